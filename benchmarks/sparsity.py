@@ -76,9 +76,12 @@ all."""
         if options.quick:
             return [SparsityCase("random", "N=512", 1, 512, heads=2)]
         return [
+            SparsityCase("random", "N=128", 8, 128),
             SparsityCase("random", "N=512", 2, 512),
             SparsityCase("random", "N=2048", 1, 2048, heads=4),
             SparsityCase("random", "N=8192", 1, 8192, heads=1),
+            SparsityCase("random", "causal N=2048", 1, 2048, 8, causal=True, key_heads=2),
+            SparsityCase("random", "causal N=8192", 1, 8192, 2, causal=True, key_heads=1),
             SparsityCase("minilm", "N=512", 6, 512, 12, 32),
             SparsityCase("minilm", "N=2048", 6, 2048, 2, 32),
         ]
@@ -96,7 +99,9 @@ all."""
         for contestant in race.contestants:
             if contestant.name != SDPA:
                 mapping = MAPPINGS[contestant.name]
-                forwards[contestant.name] = functools.partial(attention, mapping=mapping)
+                forwards[contestant.name] = functools.partial(
+                    attention, mapping=mapping, causal=case.causal
+                )
                 zeros[contestant.name] = share_of_zeros(data, mapping)
 
         def task(contestant: Contestant) -> Task:

@@ -51,6 +51,7 @@ class AttentionCase(suite.Case):
     few: bool = False  # only the most important mappings and peers
     caches: tuple[str, ...] = ("",)
     model: str = ""
+    key_heads: int | None = None  # fewer than heads, for grouped queries
 
     @property
     def title(self) -> str:
@@ -58,6 +59,8 @@ class AttentionCase(suite.Case):
         parts = [f"B={self.batch}"]
         if not self.model:
             parts += [f"H={self.heads}", f"d={self.head_dim}"]
+        if self.key_heads is not None:
+            parts.append(f"{self.key_heads} key heads")
         parts.append(f"N={self.length}")
         if self.lengths is not None:
             parts.append(f"{sum(self.lengths) / len(self.lengths):.0f} valid tokens on average")
@@ -223,8 +226,10 @@ def problem(case: AttentionCase, device: torch.device) -> Problem:
     generator = torch.Generator(device).manual_seed(0)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     shape = (case.batch, case.heads, case.length, case.head_dim)
+    key_shape = (case.batch, case.key_heads or case.heads, *shape[2:])
     query, key, value, grad = (
-        torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(4)
+        torch.randn(size, generator=generator, device=device).to(dtype)
+        for size in (shape, key_shape, key_shape, shape)
     )
     if case.queries is not None:
         query, grad = (t[:, :, -case.queries :].contiguous() for t in (query, grad))

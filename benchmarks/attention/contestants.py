@@ -69,7 +69,13 @@ def mapping_of(title: str) -> Mapping:
 
 def share_of_zeros(problem: Problem, mapping: Mapping) -> float:
     """Return the share of weights that are exactly 0."""
-    inputs = AttentionInputs(*problem.inputs, mapping, mask=problem.mask, need_statistics=True)
+    inputs = AttentionInputs(
+        *problem.inputs,
+        mapping,
+        mask=problem.mask,
+        causal=problem.case.causal,
+        need_statistics=True,
+    )
     with torch.no_grad():
         rows = run(inputs).statistics
     assert rows is not None

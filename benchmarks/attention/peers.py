@@ -34,7 +34,7 @@ def sdpa(problem: Problem, backend: SDPBackend | None, masked: bool = False) -> 
 
     def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(
-            q, k, v, mask, dropout_p=case.dropout, is_causal=case.causal
+            q, k, v, mask, case.dropout, case.causal, enable_gqa=case.key_heads is not None
         )
 
     if backend is SDPBackend.MATH:

@@ -11,7 +11,11 @@ from benchmarks.attention.contestants import share_of_zeros
 from benchmarks.sparsity import COLUMNS, MAPPINGS, SDPA, SOFTMAX, TRAINING, Sparsity, SparsityCase
 from sparse_attn import Mapping
 
-TINY = [SparsityCase("random", "small", 1, 40, 2, 8), SparsityCase("minilm", "small", 6, 24, 3, 32)]
+TINY = [
+    SparsityCase("random", "small", 1, 40, 2, 8),
+    SparsityCase("minilm", "small", 6, 24, 3, 32),
+    SparsityCase("random", "causal", 1, 40, 4, 8, causal=True, key_heads=2),
+]
 
 
 def test_rows(bench, monkeypatch, tmp_path):

@@ -76,7 +76,7 @@ def found(case: Problem, *, keep: bool = True) -> tuple[Inputs, Tensor, Tensor]:
     call = AttentionInputs(
         inputs.query, inputs.key, inputs.value, inputs.mapping, **inputs.arguments
     )
-    _, _, rows, columns, _ = cpu._forward(*call.for_operator(), None, False, keep)
+    _, _, rows, columns, *_ = cpu._forward(*call.for_operator(), None, False, True, keep)
     return inputs, rows, columns
 
 
@@ -170,3 +170,66 @@ def test_repeatable_to_the_last_bit() -> None:
         torch.manual_seed(7)
         results.append(Inputs(case).solve("cpu"))
     torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+LONG = Problem("softmax", queries=300, keys=420, dim=16, value_dim=24)
+SHARES = [
+    ("softmax", {}, ""),
+    ("sigsoftmax", {}, ""),
+    ("softmax-abs", {}, ""),
+    ("taylor-softmax", {}, ""),
+    ("spherical-softmax", {"eps": 0.5}, "eps"),
+    ("normalized-relu", {}, ""),
+    ("normalized-sigmoid", {}, ""),
+    ("t-softmax", {"t": 20.0}, "t"),
+    ("r-softmax", {"r": 0.15}, "r"),
+    ("top-p-softmax", {"p": 0.9}, ""),
+    ("threshold-softmax", {"lam": 0.0001}, ""),
+    ("sigmoid", {}, ""),
+    ("relu", {}, ""),
+]
+BLOCKS = [
+    {},
+    {"options": {"causal": True}, "heads": 6},
+    {"options": {"window": 60, "softcap": 4.0}},
+    {"mask": "BHQK", "key_lengths": (290, 420), "bias": "BHQK", "bias_learned": True},
+]
+
+
+@pytest.mark.parametrize("changes", BLOCKS, ids=str)
+@pytest.mark.parametrize(("name", "params", "learned"), SHARES, ids=str)
+def test_long_rows_have_gradients_by_blocks_of_keys(
+    name: str, params: dict, learned: str, changes: dict
+) -> None:
+    case = replace(LONG, mapping=name, params=params, learn=learned or None, **changes)
+    assert_equal_to_rounding(case, "cpu", 1e-10)
+
+
+@pytest.mark.parametrize(("name", "params", "learned"), SHARES[:-2], ids=str)
+def test_a_sink_beside_long_rows(name: str, params: dict, learned: str) -> None:
+    case = replace(LONG, mapping=name, params=params, learn=learned or None, sink=1.0)
+    assert_equal_to_rounding(replace(case, options={"causal": True}), "cpu", 1e-10)
+
+
+def test_a_spoiled_long_row() -> None:
+    inputs = Inputs(LONG)
+    with torch.no_grad():
+        inputs.query[1, 0, 250, 2] = torch.nan
+    gradients = inputs.solve("cpu")
+    assert gradients["dkey"][1, 0].isnan().all()
+    assert gradients["dkey"][0].isfinite().all()
+    assert gradients["dquery"].isnan().any(-1).sum() == 1
+
+
+def test_long_rows_of_a_compiled_graph(monkeypatch) -> None:
+    kept = Inputs(LONG).solve("cpu")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(Inputs(LONG).solve("cpu"), kept, rtol=0, atol=0)
+
+
+def test_the_output_of_long_rows_can_be_changed_in_place() -> None:
+    """What backward needs of it is a copy."""
+    inputs, again = Inputs(LONG), Inputs(LONG)
+    inputs.attend("cpu").mul_(2).sum().backward()
+    (again.attend("cpu") * 2).sum().backward()
+    torch.testing.assert_close(inputs.query.grad, again.query.grad, rtol=0, atol=0)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from sparse_attn.kernels.cpu import build
-from sparse_attn.kernels.cpu.kernel_args import FOUND, KernelArgs, exact
+from sparse_attn.kernels.cpu.kernel_args import FOUND, LONG, KernelArgs, exact
 from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 from sparse_attn.kernels.operators import (
     INPUTS,
@@ -38,10 +38,11 @@ def _build_error() -> str | None:
 def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, Dv), in the memory order (B, Q, H, Dv)."""
     given = inputs.for_operator()
-    # a compiled graph cannot hold tensors whose size depends on the scores
-    keep = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    keep = torch.is_grad_enabled()
     keep = keep and any(isinstance(t, Tensor) and t.requires_grad for t in given)
-    out, statistics = _call(given, inputs.special_keys, inputs.need_statistics, keep)
+    # a compiled graph cannot hold tensors whose size depends on the scores
+    lists = keep and not torch.compiler.is_compiling()
+    out, statistics = _call(given, inputs.special_keys, inputs.need_statistics, keep, lists)
     rows = statistics.detach() if inputs.need_statistics else None
     # the output of a scaled query is in float32
     return AttentionOutput(out.to(inputs.query.dtype), statistics=rows)
@@ -51,55 +52,72 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     "sparse_attn::cpu_forward",
     mutates_args=(),
     device_types="cpu",
-    schema=f"({INPUTS}, Tensor? special_keys, bool need_statistics, bool keep) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"({INPUTS}, Tensor? special_keys, bool need_statistics, bool keep, bool lists) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Compute `_compute` of flat arguments."""
-    *given, special_keys, need_statistics, keep = arguments
-    return _compute(OperatorInputs(*given), special_keys, need_statistics, keep)
+    *given, special_keys, need_statistics, keep, lists = arguments
+    return _compute(OperatorInputs(*given), special_keys, need_statistics, keep, lists)
 
 
 def _compute(
-    inputs: OperatorInputs, special_keys: Tensor | None, need_statistics: bool, keep: bool
-) -> tuple[Tensor, ...]:
-    """Compute out (B, H, Q, Dv), dense by query, row statistics, and with `keep` the rows' support.
+    inputs: OperatorInputs, special_keys: Tensor | None, need_statistics: bool, keep: bool,
+    lists: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Compute out (B, H, Q, Dv), dense by query, row statistics, and what backward needs.
 
-    Results that are not requested are empty.
+    With `keep` this is `Found` of each row, columns and scores of the supports with `lists`, and
+    for long rows a copy of `out`, which the caller may change. Results that are not requested are
+    empty.
     """
     args = KernelArgs(inputs)
     out = _empty_out(inputs, args.tensors[0])
     statistics = args.measure(special_keys) if need_statistics else out.new_empty(0)
-    support = _nothing_kept(out)
-    if not args.keys:
+    kept: tuple[Tensor, ...] = _nothing_kept(out)
+    if not (args.keys and out.numel()):
         out.zero_()
-    elif out.numel():
+        if keep:
+            kept = _empty_kept(inputs, out, 0)
+    else:
         args.point("out", out)
         if keep:
-            support = args.find()
+            result = _empty_result(inputs, out)
+            if result.numel():
+                args.point("result", result)
+            kept = *args.find(lists), result
         else:
             args.run(backward=False)
-    return out.to(inputs.query.dtype), statistics, *support
+    return out.to(inputs.query.dtype), statistics, *kept
 
 
-def _nothing_kept(like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _nothing_kept(like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     found, columns = (like.new_empty(0, dtype=kind) for kind in (torch.int64, torch.int32))
-    return found, columns, like.new_empty(0)
+    return found, columns, like.new_empty(0), like.new_empty(0)
+
+
+def _empty_kept(inputs: OperatorInputs, like: Tensor, entries: Any) -> tuple[Tensor, ...]:
+    found = like.new_empty((*inputs.query.shape[:3], FOUND), dtype=torch.int64)
+    columns = like.new_empty(entries, dtype=torch.int32)
+    return found, columns, like.new_empty(entries), _empty_result(inputs, like)
 
 
 @_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    *given, _, need_statistics, keep = arguments
+    *given, _, need_statistics, keep, lists = arguments
     inputs = OperatorInputs(*given)
     query = exact(inputs.query)
     rows = (*inputs.query.shape[:3], len(COLUMNS)) if need_statistics else (0,)
-    support = _nothing_kept(query)
+    kept: tuple[Tensor, ...] = _nothing_kept(query)
     if keep:
-        entries = torch.library.get_ctx().new_dynamic_size()
-        found = query.new_empty((*inputs.query.shape[:3], FOUND), dtype=torch.int64)
-        columns = query.new_empty(entries, dtype=torch.int32)
-        support = found, columns, query.new_empty(entries)
-    return _empty_out(inputs, inputs.query), query.new_empty(rows), *support
+        entries = torch.library.get_ctx().new_dynamic_size() if lists else 0
+        kept = _empty_kept(inputs, query, entries)
+    return _empty_out(inputs, inputs.query), query.new_empty(rows), *kept
+
+
+def _empty_result(inputs: OperatorInputs, like: Tensor) -> Tensor:
+    """Allocate the copy of `out` that backward needs of long rows."""
+    return _empty_out(inputs, like) if inputs.key.shape[2] > LONG else like.new_empty(0)
 
 
 def _empty_out(inputs: OperatorInputs, like: Tensor) -> Tensor:
@@ -110,7 +128,7 @@ def _empty_out(inputs: OperatorInputs, like: Tensor) -> Tensor:
     "sparse_attn::cpu_backward",
     mutates_args=(),
     device_types="cpu",
-    schema=f"(Tensor grad, {INPUTS}, Tensor found, Tensor columns, Tensor scores, "
+    schema=f"(Tensor grad, {INPUTS}, Tensor found, Tensor columns, Tensor scores, Tensor result, "
     f"{WANTED}) -> Tensor[]",
 )
 def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
@@ -121,7 +139,7 @@ def _backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
 
 def _differentiate(
     grad: Tensor, inputs: OperatorInputs, found: Tensor, columns: Tensor, scores: Tensor,
-    want_parameter: bool, want_sink: bool, want_bias: bool,
+    result: Tensor, want_parameter: bool, want_sink: bool, want_bias: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Compute gradients of query, key and value, and of parameter, sink and bias where wanted."""
     args = KernelArgs(inputs)
@@ -137,7 +155,7 @@ def _differentiate(
         if want_bias:
             args.add_up(*by_bias)
         if found.numel():
-            args.remember(found, columns, scores)
+            args.remember(found, columns, scores, result)
         by_query = torch.empty_like(query)
         args.point("grad_query", by_query)
         by_key, by_value = args.by_segment("grad_key", key), args.by_segment("grad_value", value)

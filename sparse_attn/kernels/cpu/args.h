@@ -13,7 +13,8 @@ struct View {
 // size is ALL (it would take most of the row) or UNKNOWN.
 struct Found {
   int64_t start, size, valid;
-  double low, high;  // threshold as in Row, unless UNKNOWN
+  double low, high;     // threshold as in Row, unless UNKNOWN
+  double top, inverse;  // as in Row, if ALL; the top of a spoiled row is NaN
 };
 constexpr int64_t ALL = -1, UNKNOWN = -2;
 
@@ -23,7 +24,7 @@ struct KernelArgs {  // as in kernel_args.py
   int64_t heads, key_heads, queries, keys, dim, value_dim;  // keys of the longest sequence
   int64_t segments, segment_rows, tile_rows, threads;
   int64_t all_batches, all_heads;  // whether one task covers all
-  int64_t want_parameter, causal, window;
+  int64_t want_parameter, keep_lists, causal, window;
   double scale, softcap, dropout;
   const int64_t *seed, *key_lengths;
   const int64_t *starts;  // starts of packed sequences and the last end, or null
@@ -36,7 +37,8 @@ struct KernelArgs {  // as in kernel_args.py
   void *lists;  // lists of the tasks, until `collect`
   int64_t entries;
   View query, key, value, mask, bias;
-  View out;  // its gradient in backward
+  View out;     // its gradient in backward
+  View result;  // a copy of `out` that forward keeps for backward, or null
   View grad_query, grad_key, grad_value, grad_bias, grad_parameter;
 };
 
@@ -54,6 +56,7 @@ struct Range {
 
 struct Columns : Range {  // keys of a tile, and the whole vectors with them and the sink
   int64_t first, width;
+  bool sink;  // whether it is there, after the keys
 };
 
 // Queries i are numbered over all sequences, as in memory; keys j within their sequence.
@@ -89,6 +92,14 @@ static Range row_range(const KernelArgs &a, int64_t b, int64_t i) {
   if (a.causal) keys.to = std::min(keys.to, i + 1);
   if (a.window) keys = {std::max(keys.from, i - a.window + 1), std::min(keys.to, i + a.window)};
   return {std::min(keys.from, keys.to), keys.to};
+}
+
+// the rows of a tile that may attend to one of these keys, counted from its first row
+static Range rows_meeting(const KernelArgs &a, int64_t b, int64_t start, int64_t rows, Range keys) {
+  Range own = {0, rows};
+  while (own.from < rows && row_range(a, b, start + own.from).to <= keys.from) own.from++;
+  while (own.to > own.from && row_range(a, b, start + own.to - 1).from >= keys.to) own.to--;
+  return own;
 }
 
 // the keys that some query of the tile attends to; padding costs only this read of the mask

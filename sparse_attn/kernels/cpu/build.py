@@ -22,8 +22,9 @@ import torch
 LOGGER = logging.getLogger("sparse_attn")
 SOURCE = Path(__file__).parent
 SOURCES = (
-    *("rows.cpp", "args.h", "task.h", "few.h", "lists.h", "support.h", "gemm.h", "simd.h"),
-    *("maps.h", "floors.h", "shares.h", "projections.h", "truncated.h", "unnormalized.h"),
+    *("rows.cpp", "args.h", "task.h", "few.h", "backward.h", "lists.h", "support.h", "gemm.h"),
+    *("simd.h", "maps.h", "floors.h", "shares.h", "projections.h", "truncated.h"),
+    "unnormalized.h",
 )
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 VECTOR_FLAGS = {

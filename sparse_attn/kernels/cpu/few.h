@@ -98,7 +98,8 @@ void Task<T>::keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool
   int64_t before = (int64_t)lists->columns.size();
   int64_t size = sparse ? found[rows - 1].start + found[rows - 1].size : 0;
   lists->rows += rows;
-  bool kept = sparse && !spoiled && before + size <= 2 * (dim + value_dim) * lists->rows;
+  bool kept = sparse && a.keep_lists && !spoiled &&
+              before + size <= 2 * (dim + value_dim) * lists->rows;
   for (int64_t i = 0; i < rows; i++) {
     // with `once`, products are not those of backward, and rounded differently
     to[i] = kept ? found[i] : Found{0, sparse || once ? UNKNOWN : ALL};

@@ -18,7 +18,8 @@ TILE_BYTES = 96 * 1024  # scores of a tile, which fit in an L2 cache with gradie
 MOST_ROWS = 96
 SERIAL_WORK = 2**21  # multiply-adds up to which one thread is faster than many
 ROW_STEP = 6  # rows of a block of a matrix product in registers
-FOUND = 5  # numbers of 8 bytes kept of a row, see `Found` in args.h
+LONG = 256  # keys beyond which rows are long: backward takes parts of them
+FOUND = 7  # numbers of 8 bytes kept of a row, see `Found` in args.h
 
 
 class View(ctypes.Structure):
@@ -42,12 +43,12 @@ class KernelArgs(ctypes.Structure):
         ("kernel", ctypes.c_char_p),
         *_fields(ctypes.c_int64, "batch heads key_heads queries keys dim value_dim"),
         *_fields(ctypes.c_int64, "segments segment_rows tile_rows threads all_batches all_heads"),
-        *_fields(ctypes.c_int64, "want_parameter causal window"),
+        *_fields(ctypes.c_int64, "want_parameter keep_lists causal window"),
         *_fields(ctypes.c_double, "scale softcap dropout"),
         *_fields(ctypes.c_void_p, "seed key_lengths starts parameter sink special_keys"),
         *_fields(ctypes.c_void_p, "statistics found columns scores lists"),
         *_fields(ctypes.c_int64, "entries"),
-        *_fields(View, "query key value mask bias out"),
+        *_fields(View, "query key value mask bias out result"),
         *_fields(View, "grad_query grad_key grad_value grad_bias grad_parameter"),
     )
 
@@ -148,13 +149,14 @@ class KernelArgs(ctypes.Structure):
         """Compute `out`, or with `backward` the gradients from the gradient in `out`."""
         self._call("attention", ctypes.c_int64(backward))
 
-    def find(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute `out`; return the support where it is a small part of a tile.
+    def find(self, lists: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute `out`; return the support where it is a small part of a tile, with `lists`.
 
         Returns `Found` of each row, (B, H, Q, FOUND); columns and scores of the supports,
         (entries,).
         """
         query = self.tensors[0]
+        self.keep_lists = lists
         found = query.new_empty((*query.shape[:3], FOUND), dtype=torch.int64)
         self.found = self._pointer(found)
         self.run(backward=False)
@@ -167,10 +169,12 @@ class KernelArgs(ctypes.Structure):
             self._call("collect")
         return found, columns, scores
 
-    def remember(self, found: Tensor, columns: Tensor, scores: Tensor) -> None:
-        """Set the support that the forward pass found."""
+    def remember(self, found: Tensor, columns: Tensor, scores: Tensor, result: Tensor) -> None:
+        """Set the support that the forward pass found, and its output."""
         self.found, self.columns = self._pointer(found), self._pointer(columns)
         self.scores = self._pointer(scores)
+        if self.keys > LONG:  # shorter packed sequences do not need it
+            self.point("result", result)
 
     def _call(self, name: str, *arguments: ctypes.c_int64) -> None:
         library = build.library()

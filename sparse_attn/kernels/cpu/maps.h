@@ -14,19 +14,26 @@ template <class T> struct Map {
   void (*forward)(Row<T> &);
   T (*backward)(Row<T> &);
   Few<T> few;  // null if other scores have a slope
+  bool parts;   // whether `backward` takes parts of a row
+  Pull<T> (*pull)(Row<T> &, T);  // gradients that only the whole row gives, or null
 };
 
-#define SHARE(name, Type) {name, share_forward<T, Type>, share_backward<T, Type>, {}}
-#define ALONE(name, Type) {name, alone_forward<T, Type>, alone_backward<T, Type>, {}}
+#define SHARE(name, Type) {name, share_forward<T, Type>, share_backward<T, Type>, {}, true, nullptr}
+#define ALONE(name, Type) {name, alone_forward<T, Type>, alone_backward<T, Type>, {}, true, nullptr}
 #define SPARSE(name, how) \
-  {name, sparsemax_forward<T, Rescale::how>, sparsemax_backward<T, Rescale::how>, {}}
+  {name, sparsemax_forward<T, Rescale::how>, sparsemax_backward<T, Rescale::how>, {}, false, \
+   nullptr}
 // with its floor, and the mapping on the scores above the floor
-#define SHARE_FEW(name, Type, floor, Then)                                                   \
-  {name, share_forward<T, Type>, share_backward<T, Type>,                                    \
-   {floor<T>, share_forward<T, Then>, share_backward<T, Then>,                               \
-    std::is_same_v<Then<T>, RSoftmax<T>>}}
+#define SHARE_FEW(name, Type, floor, Then)                      \
+  {name,                                                        \
+   share_forward<T, Type>,                                      \
+   share_backward<T, Type>,                                     \
+   {floor<T>, share_forward<T, Then>, share_backward<T, Then>,  \
+    std::is_same_v<Then<T>, RSoftmax<T>>},                      \
+   true,                                                        \
+   Type<T>::by_entries ? share_pull<T, Type> : nullptr}
 #define PROJECT(name, forward, backward, floor) \
-  {name, forward, backward, {floor<T>, forward, backward, false}}
+  {name, forward, backward, {floor<T>, forward, backward, false}, false, nullptr}
 template <class T> using Sigsoftmax = Sigmoid<T, true>;
 template <class T> using SigmoidOnly = Sigmoid<T, false>;
 
@@ -45,8 +52,8 @@ template <class T> const Map<T> *find_map(const char *name) {
       SHARE_FEW("threshold-softmax", Threshold, threshold_floor, Softmax),
       ALONE("sigmoid", Sigmoid1),
       ALONE("relu", Relu1),
-      {"softpick", softpick_forward<T>, softpick_backward<T>, {}},
-      {"clipped-softmax", clipped_forward<T>, clipped_backward<T>, {}},
+      {"softpick", softpick_forward<T>, softpick_backward<T>, {}, false, nullptr},
+      {"clipped-softmax", clipped_forward<T>, clipped_backward<T>, {}, false, nullptr},
       PROJECT("sparsemax", (sparsemax_forward<T, Rescale::none>),
               (sparsemax_backward<T, Rescale::none>), sparsemax_floor),
       PROJECT("sparsegen", (sparsemax_forward<T, Rescale::gen>),

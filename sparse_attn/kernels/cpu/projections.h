@@ -171,7 +171,7 @@ template <class T, Rescale how> Temperature<T> temperature(Row<T> &row) {
   if (how == Rescale::gen) return {1 - row.theta, 0, -1};
   const T most = std::numeric_limits<T>::max() / 4, least = std::numeric_limits<T>::min();
   const T nq = std::min(row.valid * row.theta, most), below = 1 + nq, tiny = std::sqrt(least);
-  const T largest = largest_size<T>(row, 0)[0];
+  const T largest = largest_size<T>(row, 0);
   T unit = 1;
   if (largest > most / row.n) unit = T(0.25) / row.n;
   if (largest < tiny && nq < tiny) unit = 1 / tiny;

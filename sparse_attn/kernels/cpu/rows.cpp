@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "few.h"
+#include "backward.h"
 
 // calls body(b, key_head, segment) for the parts of a task
 template <class Body> static void each_part(const KernelArgs &a, int64_t index, Body body) {

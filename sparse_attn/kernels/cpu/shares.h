@@ -19,6 +19,9 @@ template <class T> struct Row {
   // result of the mapping's search: neighbours of the quantile, a root or the least weight
   T low, high;
   bool known;  // whether low and high are given
+  T inverse;   // 1 / sum w, of shares
+  T delta;     // sum p g
+  bool part;   // whether x is a part of the row, with all of the above given
 };
 
 #define EACH_VECTOR(row, j) for (int64_t j = 0; j < (row).n; j += LANES<T>)
@@ -29,10 +32,15 @@ template <class T> struct Parts {
   Vec<T> w, u, v;
 };
 
+// Gradients by the statistics of a row: theta, and the first entries that equal `value`.
+template <class T> struct Pull {
+  T theta, value[2], slope[2];
+};
+
 template <class T> struct Plain {
-  static constexpr bool by_theta = false;
+  static constexpr bool by_theta = false, by_entries = false;
   Plain(const Row<T> &) {}
-  T finish(Row<T> &, T pull) { return pull; }
+  Pull<T> pull(const Row<T> &, T theta) const { return {theta, {}, {}}; }
 };
 
 template <class T> struct Softmax : Plain<T> {
@@ -44,19 +52,21 @@ template <class T> struct Softmax : Plain<T> {
   }
 };
 
-template <class T> INLINE Vec<T> largest_size(const Row<T> &row, T shift) {
+template <class T> INLINE T largest_size(const Row<T> &row, T shift) {
   Vec<T> best = Vec<T>{};
   EACH_VECTOR(row, j) {
     Vec<T> x = load(row.x + j);
     Vec<T> size = magnitude(x + shift);
     best = (x > -INF<T>) & (size > best) ? size : best;
   }
-  return all(largest<T>(best));
+  return largest<T>(best);
 }
 
 template <class T> struct SoftmaxAbs : Plain<T> {
-  Vec<T> top;
-  SoftmaxAbs(const Row<T> &row) : Plain<T>(row), top(largest_size<T>(row, 0)) {}
+  T top;
+  SoftmaxAbs(Row<T> &row) : Plain<T>(row), top(row.part ? row.low : largest_size<T>(row, 0)) {
+    row.low = top;
+  }
   INLINE Parts<T> parts(Vec<T> x) const {
     Vec<T> w = exp(magnitude(x) - top);
     return {w, x > 0 ? w : x < 0 ? -w : Vec<T>{}, w};
@@ -66,8 +76,9 @@ template <class T> struct SoftmaxAbs : Plain<T> {
 // w = (z + shift)^2 + eps over its largest value, which the squares alone would overflow
 template <class T> struct SquarePlus : Plain<T> {
   T shift, eps, size, scaled_eps;
-  SquarePlus(const Row<T> &row, T shift, T eps) : Plain<T>(row), shift(shift), eps(eps) {
-    T largest = largest_size<T>(row, shift)[0], root = std::sqrt(eps);
+  SquarePlus(Row<T> &row, T shift, T eps) : Plain<T>(row), shift(shift), eps(eps) {
+    T largest = row.part ? row.low : largest_size<T>(row, shift), root = std::sqrt(eps);
+    row.low = largest;
     size = largest > root ? largest : root;
     scaled_eps = size > 0 ? (root / size) * (root / size) : 1;
     // below the smallest normal number 1 / size overflows
@@ -82,11 +93,11 @@ template <class T> struct SquarePlus : Plain<T> {
 
 template <class T> struct Spherical : SquarePlus<T> {
   static constexpr bool by_theta = true;
-  Spherical(const Row<T> &row) : SquarePlus<T>(row, 0, row.theta) {}
+  Spherical(Row<T> &row) : SquarePlus<T>(row, 0, row.theta) {}
 };
 
 template <class T> struct Taylor : SquarePlus<T> {
-  Taylor(const Row<T> &row) : SquarePlus<T>(row, 1, 1) {}
+  Taylor(Row<T> &row) : SquarePlus<T>(row, 1, 1) {}
 };
 
 template <class T> struct Relu : Plain<T> {
@@ -144,21 +155,17 @@ template <class T> struct Within : Plain<T> {
   }
 };
 
+// the first entry of this value, or -1
 template <class T> INLINE int64_t first_equal(const Row<T> &row, T value) {
   EACH_VECTOR(row, j)
     if (uint32_t found = lanes(load(row.x + j) == value)) return j + __builtin_ctz(found);
-  return 0;
+  return -1;
 }
 
 template <class T> struct TSoftmax : Within<T> {
-  int64_t owner;
-  TSoftmax(const Row<T> &row) : Within<T>(row, row.theta) {
-    owner = row.g ? first_equal(row, row.top) : 0;
-  }
-  T finish(Row<T> &row, T pull) {
-    row.g[owner] -= pull;
-    return pull;
-  }
+  static constexpr bool by_entries = true;
+  TSoftmax(const Row<T> &row) : Within<T>(row, row.theta) {}
+  Pull<T> pull(const Row<T> &row, T t) const { return {t, {row.top, row.top}, {-t, 0}}; }
 };
 
 template <class T> struct Neighbours {
@@ -239,6 +246,7 @@ template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int6
 }
 
 template <class T> struct RSoftmax : Within<T> {
+  static constexpr bool by_entries = true;
   T low, high, part;
   RSoftmax(Row<T> &row) : Within<T>(row, 0), low(row.top), high(row.top), part(0) {
     T position = row.theta * (row.valid - 1);
@@ -249,14 +257,9 @@ template <class T> struct RSoftmax : Within<T> {
     low = row.low = s.low, high = row.high = s.high;
     T shifted_low = low - row.top, shifted_high = high - row.top;
     this->set(-(shifted_low + part * (shifted_high - shifted_low)));
-    owners[0] = row.g ? first_equal(row, low) : 0;
-    owners[1] = row.g ? first_equal(row, high) : 0;
   }
-  int64_t owners[2] = {0, 0};
-  T finish(Row<T> &row, T pull) {
-    row.g[owners[0]] -= (1 - part) * pull;
-    row.g[owners[1]] -= part * pull;
-    return -pull * (row.valid - 1) * (high - low);
+  Pull<T> pull(const Row<T> &row, T t) const {
+    return {-t * (row.valid - 1) * (high - low), {low, high}, {(part - 1) * t, -part * t}};
   }
 };
 
@@ -269,40 +272,65 @@ template <class T, template <class> class Map> void share_forward(Row<T> &row) {
     total += w;
     store<T>(row.x + j, w);
   }
-  T inverse = 1 / sum<T>(total);
+  row.inverse = 1 / sum<T>(total);
   EACH_VECTOR(row, j) {
-    Vec<T> p = load(row.x + j) * inverse;
+    Vec<T> p = load(row.x + j) * row.inverse;
     store<T>(row.x + j, row.keep ? p * load(row.keep + j) : p);
   }
 }
 
-// ds = u (g - delta), delta = sum p g; dtheta from sum v (g - delta)
-template <class T, template <class> class Map> T share_backward(Row<T> &row) {
-  Map<T> map(row);
+// inverse and delta of a whole row; leaves the parts in x, u and v
+template <class T, class Map> void add_up(Row<T> &row, const Map &map) {
   Vec<T> total = Vec<T>{}, inner = Vec<T>{};
   EACH_VECTOR(row, j) {
     Vec<T> x = load(row.x + j), g = load(row.g + j);
     auto valid = x > -INF<T>;
     Parts<T> parts = map.parts(x);
     Vec<T> w = valid ? parts.w : Vec<T>{};
-    if (row.keep) {
-      g *= load(row.keep + j);
-      store<T>(row.g + j, g);
-    }
     total += w;
-    inner += w * g;
+    inner += w * (row.keep ? g * load(row.keep + j) : g);
     store<T>(row.x + j, w);
     store<T>(row.u + j, valid ? parts.u : Vec<T>{});
-    if (Map<T>::by_theta) store<T>(row.v + j, valid ? parts.v : Vec<T>{});
+    if (Map::by_theta) store<T>(row.v + j, valid ? parts.v : Vec<T>{});
   }
-  T inverse = 1 / sum<T>(total), delta = sum<T>(inner) * inverse;
-  Vec<T> pull = Vec<T>{};
-  EACH_VECTOR(row, j) {
-    Vec<T> away = (load(row.g + j) - delta) * inverse, p = load(row.x + j) * inverse;
-    if (Map<T>::by_theta) pull += load(row.v + j) * away;
-    store<T>(row.g + j, load(row.u + j) * away);
-    store<T>(row.x + j, row.keep ? p * load(row.keep + j) : p);
-  }
-  return map.finish(row, Map<T>::by_theta ? sum<T>(pull) : 0);
+  row.inverse = 1 / sum<T>(total), row.delta = sum<T>(inner) * row.inverse;
 }
 
+// ds = u (g - delta), delta = sum p g; dtheta from sum v (g - delta)
+template <class T, template <class> class Map> T share_backward(Row<T> &row) {
+  Map<T> map(row);
+  Vec<T> theta = Vec<T>{};
+  auto differentiate = [&](int64_t j, Parts<T> parts) {
+    Vec<T> g = load(row.g + j), p = parts.w * row.inverse;
+    if (row.keep) g *= load(row.keep + j), p *= load(row.keep + j);
+    Vec<T> away = (g - row.delta) * row.inverse;
+    if (Map<T>::by_theta) theta += parts.v * away;
+    store<T>(row.g + j, parts.u * away);
+    store<T>(row.x + j, p);
+  };
+  if (row.part) {
+    EACH_VECTOR(row, j) {
+      Vec<T> x = load(row.x + j), none = Vec<T>{};
+      auto valid = x > -INF<T>;
+      Parts<T> parts = map.parts(x);
+      differentiate(j, {valid ? parts.w : none, valid ? parts.u : none, valid ? parts.v : none});
+    }
+    return Map<T>::by_theta ? sum<T>(theta) : 0;
+  }
+  int64_t owners[2] = {-1, -1};
+  for (int i = 0; i < 2 && Map<T>::by_entries; i++)
+    owners[i] = first_equal(row, map.pull(row, 0).value[i]);
+  add_up(row, map);
+  EACH_VECTOR(row, j) {
+    Vec<T> v = Map<T>::by_theta ? load(row.v + j) : Vec<T>{};
+    differentiate(j, {load(row.x + j), load(row.u + j), v});
+  }
+  Pull<T> pull = map.pull(row, Map<T>::by_theta ? sum<T>(theta) : 0);
+  for (int i = 0; i < 2; i++)
+    if (owners[i] >= 0) row.g[owners[i]] += pull.slope[i];
+  return pull.theta;
+}
+
+template <class T, template <class> class Map> Pull<T> share_pull(Row<T> &row, T by_theta) {
+  return Map<T>(row).pull(row, by_theta);
+}

@@ -20,13 +20,16 @@ template <class T> constexpr int64_t GAP = 2 * LANES<T>;
 template <class T> constexpr int64_t GAP = 0;
 #endif
 
+constexpr int64_t BLOCK_QUERIES = 192, BLOCK_KEYS = 128;  // of backward; they stay in L2
+
 // One task: its buffers and its loops.
 template <class T> struct Task {
   const KernelArgs &a;
   const Map<T> &map;
   bool backward;
-  int64_t dim, value_dim, stride;  // padded
-  T *keys_t, *key_rows, *values_t, *values, *sum_keys, *sum_values;
+  int64_t dim, value_dim, wide;  // padded
+  int64_t stride;                // of the rows of scores
+  T *keys_t, *key_rows, *values_t, *values, *sum_queries, *sum_keys, *sum_values;
   T *queries, *outs, *scores, *grads, *slopes, *keep, *special, *scratch;
   bool packed_keys, packed_values;
   bool once;           // too few queries per key for a copy of the keys to pay
@@ -40,14 +43,24 @@ template <class T> struct Task {
   Lists<T> *lists;           // kept for backward, or null
   T *few, *few_grad;         // of a row: entries, and scratch or gradients
   int32_t *row_columns;
+  struct Sums {  // of a row that is computed by blocks of keys
+    T delta, theta;
+    int64_t owner[2];  // columns of the entries of Pull, or -1
+    T cap[2];          // the slopes of the soft cap there
+  };
+  std::vector<Sums> sums;
 
   Task(const KernelArgs &a, const Map<T> &map, bool backward, Lists<T> *lists)
       : a(a), map(map), backward(backward), dim(padded<T>(a.dim)),
-        value_dim(padded<T>(a.value_dim)), found(a.tile_rows), lists(lists) {
-    int64_t wide = (a.keys + PANEL<T> - 1) / PANEL<T> * PANEL<T>;
-    stride = wide + LANES<T>;  // not a power of 2, because columns would share cache lines
-    int64_t tile = a.tile_rows * stride;
-    int64_t most = map.few.floor ? (int64_t)(ROOM * tile) + stride : 0;  // and one row
+        value_dim(padded<T>(a.value_dim)), wide((a.keys + PANEL<T> - 1) / PANEL<T> * PANEL<T>),
+        stride(wide + LANES<T>), found(a.tile_rows), lists(lists),
+        sums(std::max(a.tile_rows, BLOCK_QUERIES)) {
+    // strides are not powers of 2, because columns would share cache lines
+    int64_t most_rows = std::max(a.tile_rows, BLOCK_QUERIES);
+    int64_t blocks = backward ? BLOCK_QUERIES * (std::min(BLOCK_KEYS, wide) + LANES<T>) : 0;
+    int64_t tile = std::max(a.tile_rows * stride, blocks);
+    // and one row
+    int64_t most = map.few.floor ? (int64_t)(ROOM * a.tile_rows * stride) + stride : 0;
     int64_t row = map.few.floor ? stride : 0;
     T *few_ints, *row_ints;  // an int32_t fits into a T
     struct Need {
@@ -55,8 +68,9 @@ template <class T> struct Task {
       int64_t size;
     } needs[] = {{&keys_t, wide * a.dim},
                  {&values, !backward || map.few.floor ? wide * value_dim : 0},
-                 {&queries, a.tile_rows * dim},
-                 {&outs, a.tile_rows * std::max(dim, value_dim)},
+                 {&queries, most_rows * dim},
+                 {&outs, most_rows * value_dim},
+                 {&sum_queries, backward ? most_rows * std::max(dim, value_dim) : 0},
                  {&scores, tile},
                  {&keep, stride},
                  {&special, a.special_keys ? stride : 0},
@@ -110,8 +124,8 @@ template <class T> struct Task {
     for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++) {
       Slopes by = {};
       patience = 0;
-      for (int64_t i = part.from; i < part.to; i += a.tile_rows) {
-        int64_t rows = std::min(a.tile_rows, part.to - i);
+      for (int64_t i = part.from, rows; i < part.to; i += rows) {
+        rows = backward ? alike(b, h, i, part.to) : std::min(a.tile_rows, part.to - i);
         if (backward) tile_backward(b, h, i, rows, by);
         else tile_forward(b, h, i, rows);
       }
@@ -142,7 +156,8 @@ template <class T> struct Task {
   }
 
   // queries times keys [first, first + n)
-  void multiply_keys(int64_t b, int64_t h, int64_t rows, int64_t first, int64_t n) {
+  void multiply_keys(int64_t b, int64_t h, const T *queries, int64_t rows, int64_t first,
+                     int64_t n) {
     if (!once) {
       pack_keys(b, h);
       multiply<T>({queries, dim, 1}, keys_t + first * a.dim, PANEL<T>, PANEL<T> * a.dim, rows,
@@ -154,16 +169,20 @@ template <class T> struct Task {
       dots<T>({key, a.key.stride[2]}, nullptr, n, dim, queries + i * dim, scores + i * stride);
   }
 
-  // the scores of a tile, -inf where masked, and the columns they are in
-  Columns score(int64_t b, int64_t h, int64_t start, int64_t rows) {
-    Range keys = tile_range(a, b, h, start, rows);
+  void load_queries(int64_t b, int64_t h, int64_t start, int64_t rows) {
+    copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
+                   queries);
+  }
+
+  // the scores of rows and keys of a tile, -inf where masked, and the columns they are in
+  Columns score(int64_t b, int64_t h, int64_t start, const T *queries, int64_t rows, Range keys,
+                bool last) {
     int64_t first = keys.from / PANEL<T> * PANEL<T>;
     int64_t width = keys.to > keys.from ? padded<T>(keys.to - first) : 0;
     // a sink is one more score, after the scores with a value
-    int64_t mapped = width && a.sink ? padded<T>(keys.to - first + 1) : width;
-    copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
-                   queries);
-    multiply_keys(b, h, rows, first, width ? keys.to - first : 0);
+    bool sink = width && a.sink && last;
+    int64_t mapped = sink ? padded<T>(keys.to - first + 1) : width;
+    multiply_keys(b, h, queries, rows, first, width ? keys.to - first : 0);
     for (int64_t i = 0; i < rows; i++) {
       T *x = scores + i * stride;
       if (a.softcap > 0) cap(x, slopes + i * stride, width);
@@ -181,9 +200,9 @@ template <class T> struct Task {
         hide(x, at<uint8_t>(a.mask, b, h, start + i, first_of(a, b) + first), own);
       std::fill(x, x + own.from, -INF<T>);
       std::fill(x + own.to, x + mapped, -INF<T>);
-      if (mapped && a.sink) x[keys.to - first] = (T)a.sink[h];
+      if (sink) x[keys.to - first] = (T)a.sink[h];
     }
-    return {keys, first, mapped};
+    return {keys, first, mapped, sink};
   }
 
   void hide(T *__restrict x, const uint8_t *__restrict mask, Range own) {
@@ -221,15 +240,20 @@ template <class T> struct Task {
     return count<T>(odd) || row.top == INF<T> || row.theta != row.theta;
   }
 
-  // Maps the scores of a row to weights and, with g, their gradients. NaN or +inf spoils the row.
-  T map_row(int64_t b, int64_t h, int64_t i, T *x, T *g, const Columns &keys) {
+  // Maps the scores of a row to weights and, with g, their gradients; with sums those of a part of
+  // the row. NaN or +inf spoils the row.
+  T map_row(int64_t b, int64_t h, int64_t i, T *x, T *g, const Columns &keys,
+            Sums *sums = nullptr) {
     Row<T> row = make_row(h, x, g, keys.width);
-    bool spoiled = survey(row);
+    Found *found = a.found ? a.found + row_index(a, b, h, i) : nullptr;
+    bool spoiled = sums ? recall(row, *found, *sums, (x - scores) / stride, keys.first)
+                        : survey(row);
+    if (found && !g) found->valid = row.valid, found->top = spoiled ? NAN : row.top;
     if (!row.valid || spoiled) {
       T bad = std::numeric_limits<T>::quiet_NaN();
       for (int64_t j = 0; j < row.n; j++) x[j] = x[j] != -INF<T> ? bad : 0;
       if (g) std::copy(x, x + row.n, g);
-      if (a.sink) x[keys.to - keys.first] = 0;
+      if (keys.sink) x[keys.to - keys.first] = 0;
       if (a.statistics) measure(row, b, h, i, special + keys.first);
       return row.valid ? bad : 0;
     }
@@ -239,16 +263,15 @@ template <class T> struct Task {
     }
     // statistics use the weights before dropout
     row.keep = a.seed && !a.statistics ? keep : nullptr;
-    Found *found = a.found ? a.found + row_index(a, b, h, i) : nullptr;
     if (g) {
       row.known = found && found->size == ALL;
       if (row.known) row.low = (T)found->low, row.high = (T)found->high;
       return map.backward(row);
     }
     map.forward(row);
-    if (found) found->low = row.low, found->high = row.high;
+    if (found) found->low = row.low, found->high = row.high, found->inverse = row.inverse;
     if (!a.statistics) return 0;
-    if (a.sink) x[keys.to - keys.first] = 0;
+    if (keys.sink) x[keys.to - keys.first] = 0;
     measure(row, b, h, i, special + keys.first);
     if (a.seed) EACH_VECTOR(row, j) store<T>(x + j, load(x + j) * load(keep + j));
     return 0;
@@ -286,8 +309,22 @@ template <class T> struct Task {
   void few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, const Found *support,
                     const int32_t *all_columns, const T *all_scores, Slopes &by);
 
+  // in backward.h
+  // whether backward needs no row of this tile as a whole
+  bool in_parts(const Found *known) const {
+    return map.parts && a.result.data && known && known->size == ALL;
+  }
+  int64_t alike(int64_t b, int64_t h, int64_t start, int64_t to) const;
+  void tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, Slopes &by);
+  void block_backward(int64_t b, int64_t h, int64_t start, Range own, const Columns &keys,
+                      bool parts, Slopes &by);
+  void begin_parts(int64_t b, int64_t h, int64_t start, int64_t rows);
+  bool recall(Row<T> &row, const Found &found, Sums &sums, int64_t i, int64_t first);
+  void finish_parts(int64_t b, int64_t h, int64_t start, int64_t rows, int64_t sink, Slopes &by);
+
   void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {
-    Columns keys = score(b, h, start, rows);
+    load_queries(b, h, start, rows);
+    Columns keys = score(b, h, start, queries, rows, tile_range(a, b, h, start, rows), true);
     bool sparse = select(b, h, start, rows, keys);
     if (a.found) keep_found(b, h, start, rows, sparse);
     if (sparse) {
@@ -300,45 +337,7 @@ template <class T> struct Task {
                   rows, keys.to - keys.from, value_dim, outs, value_dim, false);
     }
     copy_back<T>(outs, rows, a.value_dim, 1, at<T>(a.out, b, h, start), a.out.stride[2]);
-  }
-
-  void tile_backward(int64_t b, int64_t h, int64_t start, int64_t rows, Slopes &by) {
-    copy_padded<T>(at<T>(a.out, b, h, start), a.out.stride[2], rows, a.value_dim, 1, outs);
-    const Found *known = a.found ? a.found + row_index(a, b, h, start) : nullptr;
-    if (known && known->size >= 0) {
-      copy_padded<T>(at<T>(a.query, b, h, start), a.query.stride[2], rows, a.dim, (T)a.scale,
-                     queries);
-      return few_backward(b, h, start, rows, known, a.columns, (const T *)a.scores, by);
-    }
-    Columns keys = score(b, h, start, rows);
-    if (!(known && known->size == ALL) && select(b, h, start, rows, keys) && !spoiled)
-      return few_backward(b, h, start, rows, found.data(), few_columns, few_x, by);
-    int64_t n = keys.to - keys.from, offset = keys.from - keys.first;
-    pack_values(b, h);
-    int64_t width = keys.width ? padded<T>(keys.to - keys.first) : 0;
-    multiply<T>({outs, value_dim, 1}, values_t + keys.first * a.value_dim, PANEL<T>,
-                PANEL<T> * a.value_dim, rows, a.value_dim, width, grads, stride, false);
-    for (int64_t i = 0; i < rows && keys.width; i++) {
-      T *x = scores + i * stride, *g = grads + i * stride;
-      int64_t sink = keys.to - keys.first;
-      if (a.sink) std::fill(g + sink, g + keys.width, T(0));  // its value is 0
-      by.theta += map_row(b, h, start + i, x, g, keys);
-      if (a.sink) by.sink += g[sink];
-      if (a.grad_bias.data) {
-        T *bias = at<T>(a.grad_bias, b, h, start + i, first_of(a, b));
-        for (int64_t j = keys.from; j < keys.to; j++)
-          bias[j * a.grad_bias.stride[3]] += g[j - keys.first];
-      }
-      if (a.softcap > 0)
-        for (int64_t j = 0; j < keys.width; j++) g[j] *= slopes[i * stride + j];
-    }
-    multiply<T>({scores + offset, 1, stride}, outs, value_dim, PANEL<T>, n, rows, value_dim,
-                sum_values + keys.from * value_dim, value_dim, true);
-    multiply<T>({grads + offset, 1, stride}, queries, dim, PANEL<T>, n, rows, dim,
-                sum_keys + keys.from * dim, dim, true);
-    multiply<T>({grads + offset, stride, 1}, key_rows + keys.from * dim, dim, PANEL<T>, rows, n,
-                dim, outs, dim, false);
-    copy_back<T>(outs, rows, a.dim, (T)a.scale, at<T>(a.grad_query, b, h, start),
-                 a.grad_query.stride[2]);
+    if (a.result.data)
+      copy_back<T>(outs, rows, a.value_dim, 1, at<T>(a.result, b, h, start), a.result.stride[2]);
   }
 };
