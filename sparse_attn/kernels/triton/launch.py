@@ -102,7 +102,7 @@ def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[T
     second = torch.empty_like(out) if grad and has_second and not moments else out.new_empty(0)
     numbers = POINTWISE if inputs.family == "pointwise" else WIDE
     stats = out.new_empty(batch * heads * rows if grad else 0, numbers.value, dtype=torch.float32)
-    if not skips(inputs):
+    if not skips(inputs, grad):
         return out, second, stats, out.new_empty(0), out.new_empty(0)
     tile = forward_setting(inputs, grad)
     blocks, columns = -(-rows // tile.block_m), -(-inputs.key.shape[2] // tile.block_n)
