@@ -47,7 +47,7 @@ def kept_tiles(site, keys, span, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
             columns = tile * SHAPE.block_n + tl.arange(0, SHAPE.block_n)
             k = load_tile(keys, tile * SHAPE.block_n, site.n_keys, True, SHAPE)
             x, _ = scores_of(k, columns, site, not SHAPE.full, FLAGS)
-        found += (x,)
+        found += (x,)  # type: ignore[assignment]
     return found
 
 
@@ -130,19 +130,19 @@ def reads(what, family, kind):
 
 @triton.jit
 def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """Step of `survey`."""
+    """Step of `survey`; most are reduced here, because all places take too many registers."""
     top, bottom, total, squares, n = state
     inside = x != float("-inf")
     if reads("top", MAP.family, MAP.kind):
         top = larger(top, x)
     if reads("bottom", MAP.family, MAP.kind):
-        bottom = tl.minimum(bottom, tl.where(inside, x, float("inf")) if EDGE else x)
+        bottom = tl.minimum(bottom, tl.min(tl.where(inside, x, float("inf")) if EDGE else x, 1))
     if reads("total", MAP.family, MAP.kind):
-        total += tl.where(inside, x, 0.0) if EDGE else x
+        total += tl.sum(tl.where(inside, x, 0.0) if EDGE else x, 1)
     if reads("squares", MAP.family, MAP.kind):
-        squares += tl.where(inside, x * x, 0.0) if EDGE else x * x
+        squares += tl.sum(tl.where(inside, x * x, 0.0) if EDGE else x * x, 1)
     if EDGE and reads("n", MAP.family, MAP.kind):
-        n += inside.to(tl.float32)
+        n += tl.sum(inside.to(tl.float32), 1)
     return top, bottom, total, squares, n
 
 
@@ -152,13 +152,11 @@ def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
 
     NaN counts as the maximum. Fields that `reads` excludes are not computed.
     """
-    zero = blank(0.0, SHAPE)
-    state = (blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE), zero, zero, zero)
+    zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
+    state = (blank(float("-inf"), SHAPE), zero + float("inf"), zero, zero, zero)
     state = sweep(surveyed, state, (), block, False, MAP, FLAGS, SHAPE)
-    candidates, bottoms, totals, squared, ns = state
+    candidates, bottom, total, squares, n = state
     top = tl.reduce(candidates, 1, larger)
-    bottom, total, n = tl.min(bottoms, 1), tl.sum(totals, 1), tl.sum(ns, 1)
-    squares = tl.sum(squared, 1)
     if SHAPE.kept > 0:
         if SHAPE.full:
             n += SHAPE.kept * SHAPE.block_n

@@ -30,7 +30,6 @@ SHORT_BYTES = 256  # most bytes per row of keys or queries
 TILE_BYTES = 16384  # most for a tile of queries, keys or values; beyond, registers spill
 LEAST_SIDE = 16  # least side of a tile
 ROWS_HELD = 7  # most rows in shared memory per row of a tile, as the compiler reports
-ROWS_HELD_WIDE = 12  # the same for the keys' kernel with twice the queries
 HOPPER = 232448  # shared memory per block in bytes, used without a device to query
 FEW, MANY = 16, 2048  # most queries and least keys to split the keys over programs
 PART = 8  # least tiles of a part
@@ -252,27 +251,26 @@ def tiled(key: Tensor) -> Shape:
     return Shape(side, side, dim, block_of(dim), 0, False)
 
 
-def setting_of(kernel: str, inputs: OperatorInputs, default: Setting) -> Setting:
+def setting_of(kernel: str, inputs: OperatorInputs) -> Setting:
     """Return the setting for rows of several tiles: the best measured on this GPU, or the default.
 
     Tile lists for the backward pass need square tiles, so other settings are not used with them.
     """
-    key = inputs.key
-    names, side = (inputs.kernel, inputs.family), tile_side(key)
+    key, side = inputs.key, tile_side(inputs.key)
+    square = Setting(side, side)
+    if is_short(key) or key.dtype == torch.float32:  # settings are of half precision
+        return square
+    names = inputs.kernel, inputs.family
     found = settings.best(inputs.query.device, kernel, names, row_bytes(key), key.shape[2])
-    # measured in half precision
-    if found is None or is_short(key) or key.dtype == torch.float32:
-        return default
     listed = kernel != "inference" and skips(inputs, True)
-    return default if listed and found[:2] != (side, side) else found
+    return square if found is None or (listed and found[:2] != (side, side)) else found
 
 
 def forward_setting(inputs: OperatorInputs, grad: bool) -> Setting:
     """Return the setting of the forward kernel, which lists tiles if some are skipped."""
-    side = tile_side(inputs.key)
     if rows := kept_rows(inputs):
         return Setting(rows, KEPT_TILE)
-    return setting_of("forward" if grad else "inference", inputs, Setting(side, side))
+    return setting_of("forward" if grad else "inference", inputs)
 
 
 def forward_shape(inputs: OperatorInputs, flags: Flags, grad: bool) -> tuple[Shape, Options]:
@@ -308,7 +306,7 @@ def backward_shape(inputs: OperatorInputs, flags: Flags) -> tuple[Shape, Options
     query, key = inputs.query, inputs.key
     tile = tiled(key)
     if not is_short(key) or query.shape[2] > SHORT or query.shape[1] != key.shape[1]:
-        setting = setting_of("queries", inputs, Setting(tile.block_m, tile.block_n))
+        setting = setting_of("queries", inputs)
         return sized(key, setting), setting.options, False
     block_m = block_of(query.shape[2])
     block_n = min(tile.block_n, block_of(key.shape[2]))
@@ -319,12 +317,8 @@ def backward_shape(inputs: OperatorInputs, flags: Flags) -> tuple[Shape, Options
 
 
 def keys_shape(inputs: OperatorInputs) -> tuple[Shape, Options]:
-    """Return SHAPE and launch options of the keys' kernel, with more queries if none are listed."""
-    tile = tiled(inputs.key)
-    room = shared_memory(inputs.key) // (ROWS_HELD_WIDE * row_bytes(inputs.key))
-    wide = tile.block_m == 64 <= room and not skips(inputs, True)
-    usual = Setting(128, 64, warps=8) if wide else Setting(tile.block_m, tile.block_n)
-    setting = setting_of("keys", inputs, usual)
+    """Return SHAPE and launch options of the keys' kernel."""
+    setting = setting_of("keys", inputs)
     return sized(inputs.key, setting), setting.options
 
 
