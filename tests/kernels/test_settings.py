@@ -219,9 +219,7 @@ def test_rows_that_stay_on_chip(mapping, keys):
 
 def test_short_padded_rows_stay_on_chip_in_tiles_that_padding_leaves_out():
     for lengths, expected in ((None, (1, 128)), ((40, 100), (2, 64))):
-        shape, _ = planned(Problem("entmax", {"alpha": 1.25}, keys=100, key_lengths=lengths))[
-            1
-        ].forward
+        shape, _ = planned(Problem("sparsemax", keys=100, key_lengths=lengths))[1].forward
         assert (shape.kept, shape.block_n) == expected
 
 

@@ -39,6 +39,7 @@ _LIMIT = Setting(64, 64, registers=168)
 _FORWARD = {
     "pointwise": _STAGES,  # the limit made softmax 2 to 4 % slower on long causal rows
     "projection": _LIMIT,  # mostly 13 to 22 % faster; three stages another 1 to 13 %, or slower
+    "entmax": Setting(64, 64),  # its logarithms and exponentials need the registers
     "r-softmax": Setting(64, 32, stages=3, registers=168),  # inference 10 %, without the limit
     "threshold": _STAGES,  # training with t-softmax 14 % faster
     "truncated": _LIMIT,  # 3 to 4 % faster; three stages slower
