@@ -63,7 +63,6 @@ _STEPS = {  # loops of the search if a row is kept on chip
     "r-softmax": ("count", "snap"),
     "sparsemax": ("threshold",),
     "entmax-1.5": ("threshold",),
-    "entmax-1.25": ("threshold",),
 }
 
 COUNTED = ("instructions", "special functions", "spilled accesses")

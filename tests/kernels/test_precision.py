@@ -75,7 +75,8 @@ TILED = [
     *(Problem(name, params, queries=5, keys=keys, **ONE)
       for name, params in SOLVERS for keys in (129, 150, 256)),
     *(Problem(name, params, queries=3, keys=300, **ONE) for name, params in SOLVERS),
-    *(Problem(name, params, queries=3, keys=512, **ONE) for name, params in SOLVERS[2::3]),
+    *(Problem(name, params, queries=3, keys=keys, **ONE)
+      for name, params in SOLVERS[2::3] for keys in (512, 520)),
     *(Problem(name, params, queries=5, keys=192, **ONE)
       for name, params in SETTINGS if (name, params) not in SOLVERS),
     Problem("sparsemax", {}, queries=3, keys=300, spread=9.0, mask="11QK", **ONE),
