@@ -227,8 +227,11 @@ def kept_rows(inputs: OperatorInputs) -> int:
         return 0
     if block_of(key.shape[3]) > KEPT_DIM:
         return 0
-    limits = zip((64, 32), KEPT_BY_KERNEL.get(inputs.kernel, KEPT), strict=True)
-    return next((rows for rows, most in limits if key.shape[2] <= most), 0)
+    limits = KEPT_BY_KERNEL.get(inputs.kernel, KEPT)
+    if limits[1] > 0 and settings.capability_of(key.device) != settings.HOPPER:
+        limits = (SHORT, 0)  # compiled for 8.0, loops of more keys use local memory
+    blocks = zip((64, 32), limits, strict=True)
+    return next((rows for rows, most in blocks if key.shape[2] <= most), 0)
 
 
 def skips(inputs: OperatorInputs, grad: bool) -> bool:
