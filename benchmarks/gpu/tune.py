@@ -22,7 +22,7 @@ from benchmarks.gpu.stage import Result, Setup
 from benchmarks.timing import DeviceClock, Effort, Task, measure, reason, rounded, wall_clock
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.triton import plan, settings, tuned
-from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Key, Setting, Table
+from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Setting, Table
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.system.files import read_json, write_text
 
@@ -41,6 +41,7 @@ NAMES = {
 ROWS = {MEDIUM: "N=512", LONG: "causal N=8192"}  # cases of benchmarks.attention
 TINY = cases.AttentionCase("tune", "N=144", 1, 144, heads=1, head_dim=16)
 DEFAULT = "default"
+FIRST_DEFAULT = "64x64 w4 s2"  # where the default was best in a record that does not name it
 GAIN = 0.97  # a setting replaces the default if it takes at most this share of its time
 SECONDS = 0.3  # seconds for the candidates of a kernel
 ALIKE = 0.1  # allowed relative difference of results by other tiles, in bfloat16
@@ -85,6 +86,11 @@ class Tuned:
         self.data = cases.problem(case, setup.device)
         self.key = (self.kernel, self.name, plan.row_bytes(self.data.key), row)
         self.mapping = contestants.mapping_of(NAMES[self.name])
+        kernel = get_spec(NAMES[self.name]).kernel
+        assert kernel
+        names = self.name, kernel.family
+        usual = settings.default(setup.device, self.kernel, names, self.key[2])
+        self.default = usual or Setting(64, 64)
 
     def calls(self, few: bool) -> dict[str, Task]:
         """Return a call with each candidate; in training, skipping tiles needs default tiles."""
@@ -192,6 +198,7 @@ def time_candidates(setup: Setup, task: str, seconds: float) -> Result:
     shown = f"{best}, {times[best] / times[DEFAULT]:.2f} of the default"
     reasons = {name: m.reason for name, m in measured.items() if m.reason is not None}
     found = {"key": list(work.key), "ms": times, "best": best, "shown": shown}
+    found[DEFAULT] = written(work.default)
     return {**found, "not measured": reasons} if reasons else found
 
 
@@ -205,31 +212,19 @@ def tables_with(record: dict[str, Any], source: str) -> tuned.Tables:
     """Return the shipped tables, updated with the settings that a record of `make gpu` timed."""
     where = record["environment"]
     device = where["device"]
-    timed = {
-        tuple(found["key"]): best_of(found["ms"])
-        for found in record["stages"]["tune"]["cases"].values()
-        if "ms" in found
-    }
-    found: tuned.Rows = {k: (*parsed(best),) for k, best in timed.items() if best != DEFAULT}
+    timed: tuned.Rows = {}
+    for found in record["stages"]["tune"]["cases"].values():
+        if "ms" in found:
+            best = best_of(found["ms"])
+            usual = found.get(DEFAULT, FIRST_DEFAULT)
+            timed[tuple(found["key"])] = (*parsed(usual if best == DEFAULT else best),)
     _, before = tuned.TABLES.get(device, (None, {}))
     kept = {
         name: {key: row for key, row in rows.items() if key not in timed}
         for name, rows in before.items()
     }
-    families = {key for rows in (found, *kept.values()) for key in rows}
-    hidden = [key for key in timed if key not in found and _family_key(key) in families]
-    sources = {
-        name: rows for name, rows in {**kept, source: found | dict.fromkeys(hidden)}.items() if rows
-    }
+    sources = {name: rows for name, rows in {**kept, source: timed}.items() if rows}
     return {**tuned.TABLES, device: (tuple(where["capability"]), sources)}
-
-
-def _family_key(key: Key) -> Key:
-    """Return the key of the family, which is used if the table has none for the mapping."""
-    kernel, name, size, row = key
-    spec = get_spec(NAMES[name]).kernel
-    assert spec
-    return kernel, spec.family, size, row
 
 
 def module(tables: tuned.Tables) -> str:

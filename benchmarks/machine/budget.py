@@ -3,8 +3,8 @@
 `triton-VERSION.json` has a line per kernel. It lists, for the whole kernel and for each pass,
 [instructions, those of special functions (exp, log, division), accesses of spilled registers]. A
 pass is an innermost loop with a product; in one round of it a warp handles 16 rows by 64 columns of
-scores. "survey, edges" is the pass "survey" over tiles with invalid scores. Kernels that keep a row
-on chip have steps of their search instead of passes.
+scores. "survey, edges" is the pass "survey" over tiles with invalid scores. Forward kernels that
+keep a row on chip have the loops of their search instead of passes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ MAPPINGS = {
     "spherical-softmax": 'Mapping("spherical-softmax")',
     "softpick": 'Mapping("softpick")',
 }
+KEPT = "256, padding, dropout"
+SEARCHED = ("r-softmax", "sparsemax", "entmax-1.5")
 UNPADDED = ("softmax", "sigsoftmax", "r-softmax", "sparsemax", "entmax-1.5")
 _BERT = "mask=torch.ones(1, 1, 1, {0}, dtype=torch.bool), dropout=0.1"
 CALLS = {  # bfloat16, head_dim 64
     "128, padding, dropout": "*qkv(128), {}, " + _BERT.format(128),
+    KEPT: "*qkv(256), {}, " + _BERT.format(256),
     "512, padding, dropout": "*qkv(512), {}, " + _BERT.format(512),
     "128": "*qkv(128), {}",
     "16384, causal": "*qkv(16384), {}, causal=True",
@@ -56,7 +59,7 @@ _SEARCHES = {  # passes before the output pass
     "t-softmax": ("survey", "slack"),
     "softpick": ("survey", "mass"),
 }
-_STEPS = {  # steps of the search if a row is kept on chip
+_STEPS = {  # loops of the search if a row is kept on chip
     "r-softmax": ("count", "snap"),
     "sparsemax": ("threshold",),
     "entmax-1.5": ("threshold",),
@@ -83,7 +86,9 @@ def run(capability: str, calls: list[str]) -> list[dict[str, Any]]:
 
 def kernels(capability: str, mapping: str) -> dict[str, dict[str, Any]]:
     """Return the kernels of a mapping by the names of their lines, with `passes`: code by name."""
-    calls = [call for call in CALLS if "padding" in call or mapping in UNPADDED]
+    calls = [call for call in CALLS if mapping in UNPADDED or "padding" in call]
+    if mapping not in SEARCHED:
+        calls.remove(KEPT)
     found = run(capability, [CALLS[call].format(MAPPINGS[mapping]) for call in calls])
     named = {}
     for call, of_call in zip(calls, found, strict=True):
@@ -98,8 +103,8 @@ def kernels(capability: str, mapping: str) -> dict[str, dict[str, Any]]:
 
 def _passes_by_name(codes: list[Code], mapping: str, call: str, kernel: str) -> dict[str, Code]:
     """Return the passes by name; a kernel's innermost loops must match the known names."""
-    if kernel == "forward" and call == "128":
-        return dict(zip(_STEPS.get(mapping, ()), codes, strict=True))
+    if kernel == "forward" and not any(code.products for code in codes):
+        return dict(zip(_kept_loops(mapping, call), codes, strict=True))
     codes = [code for code in codes if code.products]
     names: tuple[str, ...] = (kernel,)
     if kernel == "forward":
@@ -109,6 +114,14 @@ def _passes_by_name(codes: list[Code], mapping: str, call: str, kernel: str) -> 
     if len(codes) == 2 * len(names):
         names = tuple(chain.from_iterable((name, f"{name}, edges") for name in names))
     return dict(zip(names, codes, strict=True))
+
+
+def _kept_loops(mapping: str, call: str) -> tuple[str, ...]:
+    """Return the loops of a forward kernel that keeps its rows on chip."""
+    steps = _STEPS.get(mapping, ())
+    if steps == ("threshold",) and call != "128":  # several tiles
+        steps = ("candidates", *(("marks",) if call == KEPT else ()), *steps)
+    return ("padding", *steps) if "padding" in call else steps
 
 
 def counts(found: dict[str, dict[str, Any]]) -> Counts:

@@ -115,6 +115,7 @@ def replace_driver(capability: int) -> None:
     """Make Triton compile for an absent GPU."""
     driver.set_active(NoGpu(capability))
     kernels.plan.shared_memory = lambda tensor: SHARED[capability]
+    kernels.plan.settings.capability_of = lambda device: divmod(capability, 10)  # type: ignore[assignment]
     for name, kernel in list(vars(kernels.launch).items()):
         if name.endswith("_kernel"):
             setattr(kernels.launch, name, WarmUp(kernel))
@@ -128,6 +129,7 @@ def compiled(inputs: AttentionInputs) -> dict[str, Any]:
         found[name] = {
             "shared": made.metadata.shared,
             "stack": kernel.stack,
+            "registers": kernel.registers,
             "code": kernel.code.names,
             "loops": [loop.names for loop in kernel.loops],
         }

@@ -37,11 +37,12 @@ class Code(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kernel: all its code, its innermost loops in order, and bytes of stack per thread."""
+    """A kernel: its code, its innermost loops in order, and stack in bytes and registers."""
 
     code: Code
     loops: list[Code]
     stack: int
+    registers: int
 
 
 def disassemble(cubin: bytes) -> Kernel:
@@ -51,9 +52,9 @@ def disassemble(cubin: bytes) -> Kernel:
         file.flush()
         listing = _run("nvdisasm", "-c", file.name)
         usage = _run("cuobjdump", "-res-usage", file.name)
-    stack = re.search(r"STACK:(\d+)", usage)
-    assert stack is not None, usage
-    return _read(listing)._replace(stack=int(stack[1]))
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert found is not None, usage
+    return _read(listing)._replace(registers=int(found[1]), stack=int(found[2]))
 
 
 def _run(tool: str, *arguments: str) -> str:
@@ -80,4 +81,4 @@ def _read(listing: str) -> Kernel:
         if end - start > 1  # skip the branch to itself after the end of the code
         and not any(start < other < end for other in ends)
     ]
-    return Kernel(Code(Counter(names)), loops, 0)
+    return Kernel(Code(Counter(names)), loops, 0, 0)

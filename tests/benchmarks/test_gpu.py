@@ -201,9 +201,10 @@ def test_the_best_settings_become_the_module_of_the_package(setup, monkeypatch):
             ("softmax", "medium", {fast: 0.6}),
             ("softmax", "long", {fast: 0.98}),
             ("threshold", "medium", {same: 0.97}),
-            ("r-softmax", "medium", {same: 0.98}),  # or it would run as its family does
+            ("r-softmax", "medium", {same: 0.98}),
         )
     }
+    found["softmax long keys"]["default"] = "64x64 w4 s3"
     found["free long keys"] = {"failed": "not finished in time"}
     environment = {"device": "NVIDIA H200", "capability": [9, 0]}
     measured = {"environment": environment, "stages": {"tune": {"cases": found}}}
@@ -216,8 +217,9 @@ def test_the_best_settings_become_the_module_of_the_package(setup, monkeypatch):
                 "first.json": {("keys", "free", 128, "long"): (64, 32)},
                 "here.json": {
                     ("keys", "softmax", 128, "medium"): (64, 64, 4, 2, 168),
+                    ("keys", "softmax", 128, "long"): (64, 64, 4, 3, None),
                     ("keys", "threshold", 128, "medium"): (64, 64, 4, 2, None),
-                    ("keys", "r-softmax", 128, "medium"): None,
+                    ("keys", "r-softmax", 128, "medium"): (64, 64, 4, 2, None),
                 },
             },
         )

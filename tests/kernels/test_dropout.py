@@ -104,6 +104,7 @@ def test_share_and_scale(backend):
     [
         Problem("softmax", queries=37, keys=53),
         Problem("sparsemax", queries=70, keys=150, options={"causal": True}),
+        Problem("r-softmax", {"r": 0.25}, batch=1, queries=70, keys=300, key_lengths=(260,)),
         Problem("entmax", {"alpha": 1.5}, heads=4, batch=3, queries=1, keys=9),
         Problem("r-softmax", {"r": 0.25}, batch=1, queries=40, keys=40, packed=(7, 0, 1, 32)),
     ],

@@ -97,6 +97,22 @@ T = ("t-softmax", {"t": 1.75})
 ENTMAX = ("entmax", {"alpha": 1.5})
 # of one sequence, one head, 7 queries and 11 keys
 FEW = {"batch": 1, "heads": 1, "kv_heads": 1, "queries": 7, "keys": 11}
+# rows that the Triton kernels keep on chip in several tiles, one search for each of the options
+SEARCHES = [ENTMAX, ("r-softmax", {"r": 0.3125}), ("sparsehourglass", {"q": 0.5}),
+            ("top-p-softmax", {"p": 0.90625})]  # fmt: skip
+LONGER = {"batch": 1, "heads": 2, "kv_heads": 1, "dim": 16}
+TILED = [
+    *(case for i, search in enumerate(SEARCHES)
+      for case in options(*search, queries=70, keys=200, **LONGER)[i::4]),
+    *(case for i, search in enumerate(SEARCHES[1::2])
+      for case in options(*search, queries=40, keys=300, **LONGER)[i::6]),
+    # mostly padding, in two tiles, of which one is empty
+    *(Problem(*search, queries=70, keys=100, key_lengths=(60,), **LONGER) for search in SEARCHES),
+    *(Problem(*search, queries=150, keys=150, options={"causal": True}, **LONGER)
+      for search in [("sparsemax", {}), *SEARCHES]),
+    *(Problem(*search, queries=160, keys=160, packed=(20, 100, 40), **LONGER)
+      for search in SEARCHES),
+]  # fmt: skip
 INTERPRETED = [
     *options("r-softmax", {"r": 0.3125}, **FEW),
     *options("sparsehourglass", {"q": 0.5}, **FEW)[::3],
@@ -132,9 +148,10 @@ def test_float64_on_the_cpu_equals_the_reference(case):
 
 
 @on(
-    [*ALL, *vary(Problem(*T), mask=SHAPES), *vary(Problem(*ENTMAX), bias=SHAPES)],
+    [*ALL, *TILED, *vary(Problem(*T), mask=SHAPES), *vary(Problem(*ENTMAX), bias=SHAPES)],
     [
         *INTERPRETED,
+        *TILED,
         *vary(Problem(*T, queries=3, keys=5), mask=SHAPES[::2]),
         *vary(Problem("sigsoftmax", {}, queries=3, keys=5), bias=SHAPES[1::2]),
     ],

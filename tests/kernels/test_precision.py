@@ -70,10 +70,15 @@ INTERPRETED = [
     Problem("sigsoftmax", {}, queries=1, keys=1, **ONE),
     Problem("sparsemax", {}, queries=3, keys=1, **ONE),
 ]
-# Beyond 128 keys the Triton kernels go tile by tile.
+# Beyond 128 keys the Triton kernels go tile by tile, and keep up to 256 or 512 of them on chip.
 TILED = [
-    *(Problem(name, params, queries=5, keys=150, **ONE) for name, params in SOLVERS),
+    *(Problem(name, params, queries=5, keys=keys, **ONE)
+      for name, params in SOLVERS for keys in (129, 150, 256)),
     *(Problem(name, params, queries=3, keys=300, **ONE) for name, params in SOLVERS),
+    *(Problem(name, params, queries=3, keys=keys, **ONE)
+      for name, params in SOLVERS[2::3] for keys in (512, 520)),
+    *(Problem(name, params, queries=5, keys=192, **ONE)
+      for name, params in SETTINGS if (name, params) not in SOLVERS),
     Problem("sparsemax", {}, queries=3, keys=300, spread=9.0, mask="11QK", **ONE),
     Problem("r-softmax", {"r": 0.3125}, queries=70, keys=300, sink=0.5, **ONE,
             options={"causal": True}),
@@ -121,13 +126,14 @@ def test_float32_is_within_budget(backend, case):
 @on(
     [
         *(Problem(name, params, queries=63, keys=70) for name, params in SETTINGS),
-        *map(half, SHAPES),
+        *map(half, [*SHAPES, *TILED]),
         *(case for case in LEARNING if case.per_head),
     ],
     [
         *(Problem(name, params, queries=5, keys=19, **ONE) for name, params in SOLVERS),
         *(Problem(*s, learn=next(iter(s[1])), per_head=True, queries=63, keys=70) for s in SUMMED),
         *vary(Problem("r-softmax", {"r": 0.3125}, queries=63, keys=111), dim=[1, 8]),
+        *map(half, TILED),
     ],
 )
 def test_half_precision_is_within_budget(backend, case, dtype):

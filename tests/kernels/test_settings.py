@@ -13,7 +13,8 @@ from triton.backends.nvidia.compiler import CUDAOptions
 from benchmarks.gpu.tune import CANDIDATES, own_tables, use
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
-from sparse_attn.kernels.triton import launch, settings, tuned
+from sparse_attn.kernels.inputs import AttentionInputs
+from sparse_attn.kernels.triton import launch, plan, settings, tuned
 from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Setting
 from sparse_attn.mappings import get_spec, mapping_names
 
@@ -53,21 +54,20 @@ def test_shipped_tables(device):
             assert name in kernels()
             assert row in (MEDIUM, LONG)
             assert row_bytes in (32, 64, 128, 256, 512)
-            assert values is None or Setting(*values) in CANDIDATES[kernel]
+            assert Setting(*values) in [*CANDIDATES[kernel], Setting(64, 64)]
 
 
 def test_a_gpu_takes_its_table_or_that_of_its_capability(monkeypatch):
     key, setting = ("keys", "softmax", 128, MEDIUM), (64, 64, 4, 2, None)
     other = {key: (64, 64, 4, 3, 168)}
+    more = {("keys", "relu", 128, MEDIUM): (64, 64, 4, 2, 128)}
     tables = {
         "NVIDIA H200": ((9, 0), {"": {key: setting}}),
-        "NVIDIA H100": ((9, 0), {"": other, "more": {("keys", "relu", 128, MEDIUM): None}}),
+        "NVIDIA H100": ((9, 0), {"": other, "more": more}),
     }
     monkeypatch.setattr(settings, "TABLES", tables)
-    assert settings.choose("NVIDIA H100", (9, 0)) == {
-        key: Setting(64, 64, 4, 3, 168),
-        ("keys", "relu", 128, MEDIUM): None,
-    }
+    found = settings.choose("NVIDIA H100", (9, 0))
+    assert found == {k: Setting(*row) for k, row in (other | more).items()}
     assert settings.choose("NVIDIA GH200", (9, 0)) == {key: Setting(64, 64)}
     assert settings.choose("NVIDIA A100", (8, 0)) == {}
     assert settings.table_of(torch.device("cpu")) == {}
@@ -81,13 +81,28 @@ def test_a_mapping_comes_before_its_family(tables):
     use(rows, {})
     best = settings.best
     device = torch.device("cpu")
+    default = settings.DEFAULTS[settings.HOPPER]
     assert best(device, "keys", ("relu", "free"), 128, 1024) == of_mapping
     assert best(device, "keys", ("sigmoid", "free"), 128, 1024) == of_family
-    assert best(device, "keys", ("sigmoid", "free"), 128, 1025) is None
-    assert best(device, "queries", ("relu", "free"), 128, 1024) is None
+    assert best(device, "keys", ("sigmoid", "free"), 128, 1025) == default["keys"]["free"]
+    assert best(device, "queries", ("relu", "free"), 128, 1024) == default["queries"]["free"]
     assert best(device, "keys", ("relu", "free"), 256, 1024) is None
-    use({**rows, ("keys", "relu", 128, MEDIUM): None}, {})
-    assert best(device, "keys", ("relu", "free"), 128, 1024) is None
+
+
+def test_every_family_has_a_default_for_every_kernel():
+    families = {get_spec(name).kernel.family for name in mapping_names() if get_spec(name).kernel}
+    for by_kernel in settings.DEFAULTS.values():
+        assert set(by_kernel) == {*KERNELS}
+        assert all(families <= {*names} <= kernels() for names in by_kernel.values())
+
+
+def test_defaults_are_of_narrow_rows_of_a_measured_capability(monkeypatch):
+    device = torch.device("cpu")
+    names = "softmax", "pointwise"
+    assert settings.default(device, "forward", names, 128) == Setting(64, 64, stages=3)
+    assert settings.default(device, "forward", names, 256) is None
+    monkeypatch.setattr(settings, "capability_of", lambda device: (8, 0))
+    assert settings.default(device, "forward", names, 128) is None
 
 
 def test_launch_options_are_those_of_triton():
@@ -162,9 +177,89 @@ def test_rows_of_one_tile_and_other_sizes_keep_the_defaults(launches, tables):
     use({(k, "pointwise", 128, MEDIUM): ONE_TILE for k in KERNELS}, {})
     run("softmax", train=True, keys=128)
     run("softmax", train=True, keys=1088)
-    warps = [options["num_warps"] for *_, options in launches]
-    assert warps == [4, 8, 4, 4, 8]
-    assert all(options["maxnreg"] is None for *_, options in launches)
+    default = {kernel: rows["pointwise"] for kernel, rows in settings.DEFAULTS[(9, 0)].items()}
+    expected = [Setting(64, 128), Setting(128, 64, warps=8)]
+    expected += [default[kernel] for kernel in ("forward", "queries", "keys")]
+    assert [(tile, options) for *_, tile, options in launches] == [
+        (setting[:2], chosen(setting)) for setting in expected
+    ]
+
+
+# tiles of 64 keys that stay on chip, and queries of a block, by mapping and keys
+KEPT = {
+    ("sparsemax", 129): (3, 64),
+    ("sparsemax", 256): (4, 64),
+    ("sparsemax", 257): (0, 64),
+    ("r-softmax", 256): (4, 64),
+    ("r-softmax", 300): (5, 32),
+    ("r-softmax", 512): (8, 32),
+    ("r-softmax", 513): (0, 64),
+    ("top-p-softmax", 129): (3, 32),
+    ("top-p-softmax", 512): (8, 32),
+    ("sigmoid", 129): (0, 64),
+    ("softmax", 129): (0, 64),
+}
+
+
+def planned(problem, train=True, dtype=torch.float16):
+    """Inputs of the operator, and the plan of the call."""
+    data = Inputs(problem, dtype, dtype)
+    call = AttentionInputs(data.query, data.key, data.value, data.mapping, **data.arguments)
+    inputs = call.for_operator().dense()
+    return inputs, plan.plan(inputs, train, False)
+
+
+@pytest.mark.parametrize(("mapping", "keys"), KEPT)
+def test_rows_that_stay_on_chip(mapping, keys):
+    shape, options = planned(Problem(mapping, keys=keys, dim=64))[1].forward
+    assert (shape.kept, shape.block_m) == KEPT[mapping, keys]
+    assert shape.block_n == 64 or not shape.kept
+    assert options["num_warps"] == 4
+
+
+def test_short_padded_rows_stay_on_chip_in_tiles_that_padding_leaves_out():
+    for lengths, expected in ((None, (1, 128)), ((40, 100), (2, 64))):
+        shape, _ = planned(Problem("sparsemax", keys=100, key_lengths=lengths))[1].forward
+        assert (shape.kept, shape.block_n) == expected
+
+
+def test_wide_rows_do_not_stay_on_chip():
+    for dim, dtype in ((128, torch.float16), (64, torch.float32)):
+        shape, _ = planned(Problem("sparsemax", keys=200, dim=dim), dtype=dtype)[1].forward
+        assert shape.kept == 0
+
+
+@pytest.mark.skipif(not INTERPRETS, reason="needs the CPU as device of the kernels")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": 70}], ids=str)
+def test_kept_rows_list_the_same_tiles(options, monkeypatch):
+    """The backward pass reads lists of tiles with support, which it must not get otherwise."""
+    lengths = {"queries": 150, "keys": 250, "dim": 16, "batch": 1, "heads": 1, "kv_heads": 1}
+    found = []
+    for most in (256, 0):
+        monkeypatch.setattr(plan, "KEPT", (most, 0))
+        monkeypatch.setattr(plan, "_PLANS", {})
+        inputs, made = planned(Problem("sparsemax", spread=9.0, options=options, **lengths))
+        assert (made.forward[0].kept > 0) == (most > 0)
+        with torch.no_grad():
+            inputs.key[:, :, 64:128] = 0.0  # a tile without support, for most rows
+        found.append(launch.triton_forward(*inputs, True, False))
+    kept, again = found
+    for got, wanted in zip(kept[:3], again[:3], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-3, atol=2e-3, equal_nan=True)
+    for lists, others in zip(kept[3][0].tolist(), again[3][0].tolist(), strict=True):
+        count = lists[0]
+        assert lists[: count + 1] == others[: count + 1]
+        assert options or 1 not in lists[1 : count + 1]
+    assert torch.equal(kept[4], again[4])
+
+
+def test_inference_of_kept_rows_writes_no_lists():
+    for train in (False, True):
+        inputs, made = planned(Problem("sparsemax", keys=200), train)
+        assert made.fixed["MAP"].skip == train
+        tiles = launch._empty_outputs(inputs, train, False)[3]
+        assert (tiles.numel() > 0) == train
 
 
 @each(TRITON, CUDA)
@@ -172,7 +267,9 @@ def test_rows_of_one_tile_and_other_sizes_keep_the_defaults(launches, tables):
     "mapping", [("softmax", {}), ("r-softmax", {"r": 0.3125}), ("sparsemax", {})]
 )
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_results_do_not_depend_on_the_tile(backend, mapping, tile, tables):
+def test_results_do_not_depend_on_the_tile(backend, mapping, tile, tables, monkeypatch):
+    monkeypatch.setattr(plan, "KEPT", (0, 0))
+    monkeypatch.setattr(plan, "KEPT_BY_KERNEL", {})
     name, params = mapping
     kernel = get_spec(name).kernel
     rows = {(k, kernel.name, 128, MEDIUM): Setting(*tile) for k in KERNELS}

@@ -1,8 +1,8 @@
 """Attention in Triton: scores stay on the chip, forward and backward.
 
-Rows of up to 128 keys without padding stay in one tile; longer rows take several, and each pass
-over them recomputes the scores. Without a GPU the kernels run in Triton's interpreter
-(TRITON_INTERPRET=1).
+Rows of up to 128 keys without padding stay in one tile; longer rows take several. Each pass over
+them recomputes the scores, unless the tiles stay on the chip too. Without a GPU the kernels run in
+Triton's interpreter (TRITON_INTERPRET=1).
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def bwd_dq_kernel(
     row_ids = head.to(tl.int64) * sizes.rows + rows
     inside = rows < sizes.rows
     tiles += (head.to(tl.int64) * blocks + number) * (tl.cdiv(sizes.keys, SHAPE.block_n) + 1)
-    block = Block(site, keys, 0.0, key_span(low, site, SHAPE, FLAGS), tiles, Matrix(tiles, 0))
+    block = Block(site, keys, (), key_span(low, site, SHAPE, FLAGS), tiles, Matrix(tiles, 0))
     stats = load_statistics(saved, row_ids, inside, MAP)
     drop = drop_of(seed, head, dropping, FLAGS)
     theta_h = tl.load(theta + h)

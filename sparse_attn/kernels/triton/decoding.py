@@ -85,7 +85,7 @@ def decode_statistics_kernel(
     tiles = tl.cdiv(sizes.keys, SHAPE.block_n)
     places = Matrix(scores + head.to(tl.int64) * sizes.rows * sizes.keys, sizes.keys)
     span = Span(tiles * 0, tiles * 0, tiles, tiles)
-    block = Block(site, places, 0.0, span, scores, places)
+    block = Block(site, places, (), span, scores, places)
     theta_h = tl.load(theta + h)
     zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
     unit = site.unit

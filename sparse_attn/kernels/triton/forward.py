@@ -6,7 +6,13 @@ import triton.language as tl
 from sparse_attn.kernels.triton.dropout import drop_of, kept
 from sparse_attn.kernels.triton.maps import both_weights, has_second, nan_of
 from sparse_attn.kernels.triton.names import Block, Matrix, Statistics
-from sparse_attn.kernels.triton.passes import inner_tile, inner_tiles, tile_at
+from sparse_attn.kernels.triton.passes import (
+    inner_tile,
+    inner_tiles,
+    is_reached,
+    kept_tiles,
+    tile_at,
+)
 from sparse_attn.kernels.triton.pointwise import (
     all_of,
     density,
@@ -28,7 +34,6 @@ from sparse_attn.kernels.triton.scores import (
     key_span,
     load_tile,
     place_of,
-    scores_of,
     sink_of,
     site_of,
     store_rows,
@@ -51,8 +56,35 @@ def dropped(p, drop, columns, site, FLAGS: tl.constexpr):
 
 
 @triton.jit
+def weighted(
+    step: tl.constexpr, state, block, values, solved, theta, drop, LISTED: tl.constexpr,
+    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
+):  # fmt: skip
+    """Add the values of all tiles by `step`, like `passes.sweep`."""
+    if SHAPE.kept > 0:
+        for tile in tl.static_range(tl.constexpr(SHAPE.kept)):
+            if is_reached(tile, block.span, SHAPE):
+                x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
+                v = values_at(tile, values, block, True, SHAPE)
+                state = step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
+    else:
+        for i in range(0, inner_tiles(block, LISTED)):
+            tile = inner_tile(i, block, LISTED)
+            x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
+            v = values_at(tile, values, block, FLAGS.ragged, SHAPE)
+            state = step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
+        if has_edges(FLAGS.ragged, SHAPE.full):
+            for i in range(0, edges_of(block.span)):
+                tile = edge_at(i, block.span)
+                x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
+                v = values_at(tile, values, block, True, SHAPE)
+                state = step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
+    return state
+
+
+@triton.jit
 def pointwise_step(
-    state, x, columns, v, block, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr
+    state, x, columns, v, block, solved, theta, drop, MAP: tl.constexpr, FLAGS: tl.constexpr
 ):
     """Add a tile to the online sums."""
     size, total, out = state
@@ -80,22 +112,9 @@ def pointwise_rows(
         size = tl.maximum(size, tl.max(size_of(virtual, theta, unit, MAP), 1))
         total += tl.sum(density(virtual, size[:, None], all_of(MAP.kind), theta, unit, MAP), 1)
     state = (size, total, tl.full([SHAPE.block_m, SHAPE.block_d], 0.0, tl.float32))
-    if SHAPE.short:
-        x, columns = tile_at(0, block, True, FLAGS, SHAPE)
-        v = values_at(0, values, block, True, SHAPE)
-        state = pointwise_step(state, x, columns, v, block, theta, drop, MAP, FLAGS)
-    else:
-        for i in range(0, inner_tiles(block, False)):
-            tile = inner_tile(i, block, False)
-            x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
-            v = values_at(tile, values, block, FLAGS.ragged, SHAPE)
-            state = pointwise_step(state, x, columns, v, block, theta, drop, MAP, FLAGS)
-        if has_edges(FLAGS.ragged, SHAPE.full):
-            for i in range(0, edges_of(block.span)):
-                tile = edge_at(i, block.span)
-                x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
-                v = values_at(tile, values, block, True, SHAPE)
-                state = pointwise_step(state, x, columns, v, block, theta, drop, MAP, FLAGS)
+    state = weighted(
+        pointwise_step, state, block, values, None, theta, drop, False, MAP, FLAGS, SHAPE
+    )
     size, total, out = state
     inverse = tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total))
     size = tl.where(total == 0.0, 1.0, size) + nan_of(theta)
@@ -137,22 +156,9 @@ def solved_rows(
     zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
     far = tl.full([SHAPE.block_m], FAR, tl.int32)
     state = (none, none, zero, zero, far, far)
-    if SHAPE.short:
-        x, columns = tile_at(0, block, True, FLAGS, SHAPE)
-        v = values_at(0, values, block, True, SHAPE)
-        state = solved_step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
-    else:
-        for i in range(0, inner_tiles(block, MAP.skip)):
-            tile = inner_tile(i, block, MAP.skip)
-            x, columns = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
-            v = values_at(tile, values, block, FLAGS.ragged, SHAPE)
-            state = solved_step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
-        if has_edges(FLAGS.ragged, SHAPE.full):
-            for i in range(0, edges_of(block.span)):
-                tile = edge_at(i, block.span)
-                x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
-                v = values_at(tile, values, block, True, SHAPE)
-                state = solved_step(state, x, columns, v, block, solved, theta, drop, MAP, FLAGS)
+    state = weighted(
+        solved_step, state, block, values, solved, theta, drop, MAP.skip, MAP, FLAGS, SHAPE
+    )
     return finished(state, solved, block, theta, MAP, FLAGS, SHAPE)
 
 
@@ -233,16 +239,12 @@ def fwd_kernel(
         query, q_strides, rows, b, h, lengths, pairs, sizes, scaling, sink, FLAGS, SHAPE
     )  # fmt: skip
     keys, values = head_of(key, k_strides, b, h_key), head_of(value, v_strides, b, h_key)
-    x = 0.0
-    if SHAPE.short:
-        columns = tl.arange(0, SHAPE.block_n)
-        k = load_tile(keys, 0, site.n_keys, True, SHAPE)
-        x, _ = scores_of(k, columns, site, not SHAPE.full, FLAGS)
     span = key_span(low, site, SHAPE, FLAGS)
+    scores = kept_tiles(site, keys, span, FLAGS, SHAPE)
     columns = tl.cdiv(sizes.keys, SHAPE.block_n)
     tiles += (head.to(tl.int64) * blocks + number) * (columns + 1)
     place = Matrix(marks + head.to(tl.int64) * blocks * columns + number, blocks)
-    block = Block(site, keys, x, span, tiles, place)
+    block = Block(site, keys, scores, span, tiles, place)
     drop = drop_of(seed, head, dropping, FLAGS)
     row_ids = head.to(tl.int64) * sizes.rows + rows
     attend(

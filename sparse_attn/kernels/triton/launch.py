@@ -157,7 +157,7 @@ def _decode(inputs: OperatorInputs, planned: LaunchPlan, out: Tensor) -> None:
 def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor | None, ...]:
     batch, heads, rows, dim = inputs.query.shape
     out = empty_rows(inputs.query, batch, heads, rows, dim)
-    listed = skips(inputs)
+    listed = skips(inputs, grad)
     if not (grad or listed):
         return out, None, None, None, None
     second = stats = tiles = marks = None

@@ -45,7 +45,7 @@ class Shape(NamedTuple):
     block_n: int  # keys
     dim: int
     block_d: int  # dim padded to a power of two
-    short: bool  # one tile holds all keys
+    kept: int  # tiles that hold all keys of a row; 0 if each pass computes the scores again
     full: bool  # all scores of all tiles are valid
     stored: bool = False  # scores are read, not computed
 
@@ -94,7 +94,7 @@ Matrix = namedtuple("Matrix", "pointer stride")
 # tiles that a block may attend to, first <= inner <= outer <= last; all scores of tiles from inner
 # to outer are valid
 Span = namedtuple("Span", "first inner outer last")
-# scores of a block of queries; kept: the only tile of a short shape; tiles: the number of inner
+# scores of a block of queries; kept: x of the tiles that stay on chip; tiles: the number of inner
 # tiles with support, and their list; marks: a Matrix with one mark per tile
 Block = namedtuple("Block", "site keys kept span tiles marks")
 # results of a pass over a row; candidates: largest score of all tiles at each place of a tile

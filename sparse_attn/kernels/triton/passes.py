@@ -1,9 +1,11 @@
 """Passes over the scores of a block of rows, and the statistics they find.
 
-Where a row fits on chip (SHORT), its scores are computed once and kept; otherwise each pass
+Where a row fits on chip, the scores of its tiles are computed once and kept; otherwise each pass
 computes them again, tile by tile. Sums and maxima are kept for each place of a tile, [BM, BN], and
 reduced once. Tiles in which all scores are valid are computed without masks and apart from those
-at the edges: a branch inside a loop would keep its loads from overlapping with the rest.
+at the edges: a branch inside a loop would keep its loads from overlapping with the rest. Tiles that
+are kept and that a block may not attend to are -inf, and a search steps over them like over others,
+because branches between the steps make the registers spill.
 """
 
 import triton
@@ -36,12 +38,35 @@ def larger(a, b):
 
 
 @triton.jit
+def kept_tiles(site, keys, span, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Compute x [BM, BN] of each tile that stays on chip, -inf where no key may be attended to."""
+    found = ()
+    for tile in tl.static_range(tl.constexpr(SHAPE.kept)):
+        x = blank(float("-inf"), SHAPE)
+        if is_reached(tile, span, SHAPE):
+            columns = tile * SHAPE.block_n + tl.arange(0, SHAPE.block_n)
+            k = load_tile(keys, tile * SHAPE.block_n, site.n_keys, True, SHAPE)
+            x, _ = scores_of(k, columns, site, not SHAPE.full, FLAGS)
+        found += (x,)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def is_reached(tile: tl.constexpr, span, SHAPE: tl.constexpr):
+    """Whether a block may attend to a kept tile; a constant for the only tile and without masks."""
+    if SHAPE.kept == 1 or SHAPE.full:
+        return True
+    else:
+        return (span.first <= tile) & (span.last > tile)
+
+
+@triton.jit
 def tile_at(tile, block, EDGE: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """Return x [BM, BN] of a tile, and its keys."""
     start = tile * SHAPE.block_n
     columns = start + tl.arange(0, SHAPE.block_n)
-    if SHAPE.short:
-        return block.kept, columns
+    if SHAPE.kept > 0:
+        return block.kept[tile], columns
     elif SHAPE.stored:
         return stored_tile(block.keys, block.site.rows, columns, block.site.n_keys), columns
     else:
@@ -68,9 +93,10 @@ def sweep(
     FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """state = step(state, given, x, columns, EDGE, MAP) over the tiles of a block of rows."""
-    if SHAPE.short:
-        x, columns = tile_at(0, block, True, FLAGS, SHAPE)
-        state = step(state, given, x, columns, not SHAPE.full, MAP)
+    if SHAPE.kept > 0:
+        for tile in tl.static_range(tl.constexpr(SHAPE.kept)):
+            x, columns = tile_at(tile, block, True, FLAGS, SHAPE)
+            state = step(state, given, x, columns, not SHAPE.full, MAP)
     else:
         for i in range(0, inner_tiles(block, LISTED)):
             tile = inner_tile(i, block, LISTED)
@@ -104,19 +130,19 @@ def reads(what, family, kind):
 
 @triton.jit
 def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """Step of `survey`."""
+    """Step of `survey`; most are reduced here, because all places take too many registers."""
     top, bottom, total, squares, n = state
     inside = x != float("-inf")
     if reads("top", MAP.family, MAP.kind):
         top = larger(top, x)
     if reads("bottom", MAP.family, MAP.kind):
-        bottom = tl.minimum(bottom, tl.where(inside, x, float("inf")) if EDGE else x)
+        bottom = tl.minimum(bottom, tl.min(tl.where(inside, x, float("inf")) if EDGE else x, 1))
     if reads("total", MAP.family, MAP.kind):
-        total += tl.where(inside, x, 0.0) if EDGE else x
+        total += tl.sum(tl.where(inside, x, 0.0) if EDGE else x, 1)
     if reads("squares", MAP.family, MAP.kind):
-        squares += tl.where(inside, x * x, 0.0) if EDGE else x * x
+        squares += tl.sum(tl.where(inside, x * x, 0.0) if EDGE else x * x, 1)
     if EDGE and reads("n", MAP.family, MAP.kind):
-        n += inside.to(tl.float32)
+        n += tl.sum(inside.to(tl.float32), 1)
     return top, bottom, total, squares, n
 
 
@@ -126,16 +152,14 @@ def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
 
     NaN counts as the maximum. Fields that `reads` excludes are not computed.
     """
-    zero = blank(0.0, SHAPE)
-    state = (blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE), zero, zero, zero)
+    zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
+    state = (blank(float("-inf"), SHAPE), zero + float("inf"), zero, zero, zero)
     state = sweep(surveyed, state, (), block, False, MAP, FLAGS, SHAPE)
-    candidates, bottoms, totals, squared, ns = state
+    candidates, bottom, total, squares, n = state
     top = tl.reduce(candidates, 1, larger)
-    bottom, total, n = tl.min(bottoms, 1), tl.sum(totals, 1), tl.sum(ns, 1)
-    squares = tl.sum(squared, 1)
-    if SHAPE.short:
+    if SHAPE.kept > 0:
         if SHAPE.full:
-            n += SHAPE.block_n
+            n += SHAPE.kept * SHAPE.block_n
     elif not FLAGS.ragged:
         n += ((block.span.outer - block.span.inner) * SHAPE.block_n).to(tl.float32)
     if FLAGS.sink:
@@ -163,27 +187,38 @@ def either(a, b):
 
 
 @triton.jit
+def with_listed(state, count, tile, inner, x, given, block, MAP: tl.constexpr):
+    """Add a tile to the sums, and to the list if it is an inner one with support."""
+    line, theta = given
+    total, slope = state
+    p, u = powers(base_of(x, line, theta, MAP), theta, MAP)
+    live = (tl.reduce(u.to(tl.int32, bitcast=True), None, either) != 0) & inner
+    tl.store(block.tiles + 1 + count, tile.to(block.tiles.dtype.element_ty))
+    return (total + p, slope + u), count + live.to(tl.int32)
+
+
+@triton.jit
 def listed(state, given, block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """Sum like `sweep` with `summed`, and list the inner tiles with support.
 
     From here tau only rises, so no other tile gains support.
     """
-    line, theta = given
-    total, slope = state
     count = block.span.first * 0
-    for i in range(0, inner_tiles(block, False)):
-        tile = inner_tile(i, block, False)
-        x, _ = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
-        p, u = powers(base_of(x, line, theta, MAP), theta, MAP)
-        total, slope = total + p, slope + u
-        live = tl.reduce(u.to(tl.int32, bitcast=True), None, either) != 0
-        tl.store(block.tiles + 1 + count, tile.to(block.tiles.dtype.element_ty))
-        count += live.to(tl.int32)
-    state = (total, slope)
-    if has_edges(FLAGS.ragged, SHAPE.full):
-        for i in range(0, edges_of(block.span)):
-            x, columns = tile_at(edge_at(i, block.span), block, True, FLAGS, SHAPE)
-            state = summed(state, given, x, columns, True, MAP)
+    if SHAPE.kept > 0:
+        for tile in tl.static_range(tl.constexpr(SHAPE.kept)):
+            x, _ = tile_at(tile, block, True, FLAGS, SHAPE)
+            number = block.span.first * 0 + tile
+            inner = (block.span.inner <= tile) & (block.span.outer > tile)
+            state, count = with_listed(state, count, number, inner, x, given, block, MAP)
+    else:
+        for i in range(0, inner_tiles(block, False)):
+            tile = inner_tile(i, block, False)
+            x, _ = tile_at(tile, block, FLAGS.ragged, FLAGS, SHAPE)
+            state, count = with_listed(state, count, tile, True, x, given, block, MAP)
+        if has_edges(FLAGS.ragged, SHAPE.full):
+            for i in range(0, edges_of(block.span)):
+                x, columns = tile_at(edge_at(i, block.span), block, True, FLAGS, SHAPE)
+                state = summed(state, given, x, columns, True, MAP)
     tl.store(block.tiles, count.to(block.tiles.dtype.element_ty))
     tl.debug_barrier()  # before the list is read
     if MAP.grad:
@@ -241,7 +276,7 @@ def project(
         tau += move
         step += 1
         go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
-    if not SHAPE.short:
+    if SHAPE.kept != 1:
         if MAP.skip:
             line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
             sums = listed((none, none), (line, theta), block, MAP, FLAGS, SHAPE)

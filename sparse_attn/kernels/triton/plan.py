@@ -14,12 +14,22 @@ from sparse_attn.kernels.triton import settings
 from sparse_attn.kernels.triton.names import Flags, Map, Pairs, Shape, Sizes
 from sparse_attn.kernels.triton.settings import Setting
 
-SHORT = 128  # most keys of a row kept on chip, and most queries and keys of a head that is WHOLE
+SHORT = 128  # most keys of a row in one tile, and most queries and keys of a head that is WHOLE
+KEPT_TILE, KEPT_DIM = 64, 64  # keys of a tile of a row kept on chip, and largest head_dim
+# most keys of such a row, in blocks of 64 and of 32 queries: with more, loops of the compiled code
+# would use local memory; sigmoid and relu take one pass over most rows, and gain nothing
+KEPT = (256, 0)
+KEPT_BY_KERNEL = {
+    "r-softmax": (256, 512),
+    "top-p-softmax": (128, 512),
+    "entmax": (0, 0),
+    "sigmoid": (0, 0),
+    "relu": (0, 0),
+}
 SHORT_BYTES = 256  # most bytes per row of keys or queries
 TILE_BYTES = 16384  # most for a tile of queries, keys or values; beyond, registers spill
 LEAST_SIDE = 16  # least side of a tile
 ROWS_HELD = 7  # most rows in shared memory per row of a tile, as the compiler reports
-ROWS_HELD_WIDE = 12  # the same for the keys' kernel with twice the queries
 HOPPER = 232448  # shared memory per block in bytes, used without a device to query
 FEW, MANY = 16, 2048  # most queries and least keys to split the keys over programs
 PART = 8  # least tiles of a part
@@ -123,7 +133,7 @@ def _plan(inputs: OperatorInputs, grad: bool, moments: bool) -> LaunchPlan:
     sizes = Sizes(heads, heads // key_heads, rows, keys, 0 if packed is None else len(packed))
     return LaunchPlan(
         (sizes, (inputs.scale, inputs.softcap), _dropping(inputs.dropout)),
-        Map(inputs.family, inputs.kernel, skips(inputs), grad, moments),
+        Map(inputs.family, inputs.kernel, skips(inputs, grad), grad, moments),
         of_mask,
         of_bias,
         flags,
@@ -214,9 +224,26 @@ def tile_side(key: Tensor) -> int:
     return side if side <= room else side // 2
 
 
-def skips(inputs: OperatorInputs) -> bool:
-    """Whether tiles without support are listed and skipped."""
-    return inputs.skips and not is_short(inputs.key)
+def kept_rows(inputs: OperatorInputs) -> int:
+    """Queries of a block whose rows stay on chip in several tiles, 0 if they do not.
+
+    A row of up to 128 keys without padding is in a single tile instead.
+    """
+    key = inputs.key
+    if inputs.family == "pointwise" or tile_side(key) < KEPT_TILE:
+        return 0
+    if block_of(key.shape[3]) > KEPT_DIM:
+        return 0
+    limits = KEPT_BY_KERNEL.get(inputs.kernel, KEPT)
+    if limits[1] > 0 and settings.capability_of(key.device) != settings.HOPPER:
+        limits = (SHORT, 0)  # compiled for 8.0, loops of more keys use local memory
+    blocks = zip((64, 32), limits, strict=True)
+    return next((rows for rows, most in blocks if key.shape[2] <= most), 0)
+
+
+def skips(inputs: OperatorInputs, grad: bool) -> bool:
+    """Whether tiles without support are listed and skipped; kept tiles are listed for gradients."""
+    return inputs.skips and not is_short(inputs.key) and (grad or not kept_rows(inputs))
 
 
 def needs_moments(inputs: OperatorInputs, learned: bool) -> bool:
@@ -231,28 +258,29 @@ def needs_moments(inputs: OperatorInputs, learned: bool) -> bool:
 def tiled(key: Tensor) -> Shape:
     """Default SHAPE for rows of several tiles."""
     side, dim = tile_side(key), key.shape[3]
-    return Shape(side, side, dim, block_of(dim), False, False)
+    return Shape(side, side, dim, block_of(dim), 0, False)
 
 
-def setting_of(kernel: str, inputs: OperatorInputs, default: Setting) -> Setting:
+def setting_of(kernel: str, inputs: OperatorInputs) -> Setting:
     """Return the setting for rows of several tiles: the best measured on this GPU, or the default.
 
     Tile lists for the backward pass need square tiles, so other settings are not used with them.
     """
-    key = inputs.key
-    names, side = (inputs.kernel, inputs.family), tile_side(key)
+    key, side = inputs.key, tile_side(inputs.key)
+    square = Setting(side, side)
+    if is_short(key) or key.dtype == torch.float32:  # settings are of half precision
+        return square
+    names = inputs.kernel, inputs.family
     found = settings.best(inputs.query.device, kernel, names, row_bytes(key), key.shape[2])
-    # measured in half precision
-    if found is None or is_short(key) or key.dtype == torch.float32:
-        return default
-    listed = skips(inputs) and kernel != "inference"
-    return default if listed and found[:2] != (side, side) else found
+    listed = kernel != "inference" and skips(inputs, True)
+    return square if found is None or (listed and found[:2] != (side, side)) else found
 
 
 def forward_setting(inputs: OperatorInputs, grad: bool) -> Setting:
     """Return the setting of the forward kernel, which lists tiles if some are skipped."""
-    side = tile_side(inputs.key)
-    return setting_of("forward" if grad else "inference", inputs, Setting(side, side))
+    if rows := kept_rows(inputs):
+        return Setting(rows, KEPT_TILE)
+    return setting_of("forward" if grad else "inference", inputs)
 
 
 def forward_shape(inputs: OperatorInputs, flags: Flags, grad: bool) -> tuple[Shape, Options]:
@@ -261,10 +289,14 @@ def forward_shape(inputs: OperatorInputs, flags: Flags, grad: bool) -> tuple[Sha
     block_n = block_of(key.shape[2])
     # several tiles: a head with mostly padding then computes one of two
     padded = (flags.lengths or flags.padding) and block_n > 64
-    if not is_short(key) or padded:
-        return sized(key, setting), setting.options
-    full = _is_full(key, block_n, flags)
-    shape = Shape(64, block_n, key.shape[3], block_of(key.shape[3]), True, full)
+    if is_short(key) and not padded:
+        full = _is_full(key, block_n, flags)
+        shape = Shape(64, block_n, key.shape[3], block_of(key.shape[3]), 1, full)
+    else:
+        shape = sized(key, setting)
+        if kept_rows(inputs):
+            full = _is_full(key, KEPT_TILE, flags)
+            shape = shape._replace(kept=-(-key.shape[2] // KEPT_TILE), full=full)
     return shape, setting.options
 
 
@@ -284,7 +316,7 @@ def backward_shape(inputs: OperatorInputs, flags: Flags) -> tuple[Shape, Options
     query, key = inputs.query, inputs.key
     tile = tiled(key)
     if not is_short(key) or query.shape[2] > SHORT or query.shape[1] != key.shape[1]:
-        setting = setting_of("queries", inputs, Setting(tile.block_m, tile.block_n))
+        setting = setting_of("queries", inputs)
         return sized(key, setting), setting.options, False
     block_m = block_of(query.shape[2])
     block_n = min(tile.block_n, block_of(key.shape[2]))
@@ -295,12 +327,8 @@ def backward_shape(inputs: OperatorInputs, flags: Flags) -> tuple[Shape, Options
 
 
 def keys_shape(inputs: OperatorInputs) -> tuple[Shape, Options]:
-    """Return SHAPE and launch options of the keys' kernel, with more queries if none are listed."""
-    tile = tiled(inputs.key)
-    room = shared_memory(inputs.key) // (ROWS_HELD_WIDE * row_bytes(inputs.key))
-    wide = tile.block_m == 64 <= room and not skips(inputs)
-    usual = Setting(128, 64, warps=8) if wide else Setting(tile.block_m, tile.block_n)
-    setting = setting_of("keys", inputs, usual)
+    """Return SHAPE and launch options of the keys' kernel."""
+    setting = setting_of("keys", inputs)
     return sized(inputs.key, setting), setting.options
 
 

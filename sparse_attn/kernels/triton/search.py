@@ -63,6 +63,16 @@ def counted(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 
 @triton.jit
+def not_constant(top, amount, MAP: tl.constexpr):
+    """Return top, as a result of the loop that needs it.
+
+    Otherwise the compiler computes the masses of kept scores before the loop, which takes as many
+    registers as the scores.
+    """
+    return top + (amount * 0.0)[:, None] if MAP.kind == "top-p-softmax" else top
+
+
+@triton.jit
 def reaches(found, need, MAP: tl.constexpr):
     """Whether an amount includes the searched score: a mass must exceed `need`."""
     if MAP.kind == "top-p-softmax":
@@ -122,6 +132,7 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
         state = (blank(0.0, SHAPE), blank(0.0, SHAPE))
         state = sweep(counted, state, given, block, False, MAP, FLAGS, SHAPE)
         below, within = tl.sum(state[0], 1), tl.sum(state[1], 1)
+        top = not_constant(top, below, MAP)
         if FLAGS.sink:
             x, columns = sink_of(block.site, SHAPE)
             state = counted((x * 0.0, x * 0.0), given, x, columns, False, MAP)
@@ -168,15 +179,17 @@ def snap(
     middle = high
     # the first step moves the lower end up to a score, later steps move it past the middle
     bound = low - 1e-6 * tl.abs(low) - TINY
+    top = top[:, None]
     step = 0
     go = True
     while go:
-        given = (middle[:, None], bound[:, None], top[:, None], block.site.unit)
+        given = (middle[:, None], bound[:, None], top, block.site.unit)
         most, least = blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE)
         state = sweep(
             snapped, (blank(0.0, SHAPE), most, least), given, block, False, MAP, FLAGS, SHAPE
         )
         found, largest, smallest = tl.sum(state[0], 1), tl.max(state[1], 1), tl.min(state[2], 1)
+        top = not_constant(top, found, MAP)
         if FLAGS.sink:
             x, columns = sink_of(block.site, SHAPE)
             state = (x * 0.0, x * 0.0 - float("inf"), x * 0.0 + float("inf"))

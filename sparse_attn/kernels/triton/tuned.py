@@ -1,15 +1,15 @@
 """Best measured settings of the Triton kernels by GPU, for `settings`.
 
 For each device name: the compute capability, and for each record its settings by kernel, mapping or
-family, bytes per row of keys, and kind of row. Missing settings and None (a mapping unlike its
-family) mean the defaults of `plan`. `python -m benchmarks.gpu.tune RECORD` enters the settings of a
-record of `make gpu` and keeps the rest.
+family, bytes per row of keys, and kind of row. `settings` has the defaults for the others.
+`python -m benchmarks.gpu.tune RECORD` enters the settings of a record of `make gpu` and keeps the
+rest.
 """
 
 from __future__ import annotations
 
 Row = tuple[int, int, int, int, int | None]  # tile, warps, stages, registers
-Rows = dict[tuple[str, str, int, str], Row | None]
+Rows = dict[tuple[str, str, int, str], Row]
 Tables = dict[str, tuple[tuple[int, int], dict[str, Rows]]]
 
 TABLES: Tables = {
@@ -25,9 +25,10 @@ TABLES: Tables = {
             "results/benchmarks/gpu-nvidia-h200.json": {
                 ("forward", "entmax-1.5", 128, "long"): (64, 64, 4, 3, 168),
                 ("forward", "entmax-1.5", 128, "medium"): (64, 64, 4, 3, 168),
+                ("forward", "free", 128, "medium"): (64, 64, 4, 2, None),
                 ("forward", "pointwise", 128, "medium"): (64, 64, 4, 3, 128),
                 ("forward", "projection", 128, "medium"): (64, 64, 4, 2, 168),
-                ("forward", "r-softmax", 128, "medium"): None,
+                ("forward", "r-softmax", 128, "medium"): (64, 64, 4, 2, None),
                 ("forward", "softmax", 128, "long"): (64, 64, 4, 3, None),
                 ("forward", "softmax", 128, "medium"): (64, 64, 4, 3, 128),
                 ("forward", "sparsemax", 128, "medium"): (64, 64, 4, 3, 128),
@@ -40,7 +41,7 @@ TABLES: Tables = {
                 ("inference", "projection", 128, "medium"): (64, 64, 4, 2, 168),
                 ("inference", "r-softmax", 128, "medium"): (64, 32, 4, 3, None),
                 ("inference", "softmax", 128, "long"): (64, 64, 4, 3, 128),
-                ("inference", "softmax", 128, "medium"): None,
+                ("inference", "softmax", 128, "medium"): (64, 64, 4, 2, None),
                 ("inference", "sparsemax", 128, "long"): (64, 64, 4, 3, 128),
                 ("inference", "sparsemax", 128, "medium"): (64, 64, 4, 3, 168),
                 ("inference", "threshold", 128, "medium"): (64, 32, 4, 3, None),
@@ -58,11 +59,15 @@ TABLES: Tables = {
                 ("keys", "truncated", 128, "medium"): (64, 64, 4, 3, 168),
                 ("queries", "entmax-1.5", 128, "long"): (64, 64, 4, 3, None),
                 ("queries", "entmax-1.5", 128, "medium"): (64, 64, 4, 3, None),
-                ("queries", "r-softmax", 128, "medium"): None,
+                ("queries", "free", 128, "medium"): (64, 64, 4, 2, None),
+                ("queries", "pointwise", 128, "medium"): (64, 64, 4, 2, None),
+                ("queries", "projection", 128, "medium"): (64, 64, 4, 2, None),
+                ("queries", "r-softmax", 128, "medium"): (64, 64, 4, 2, None),
                 ("queries", "softmax", 128, "long"): (64, 64, 4, 3, None),
                 ("queries", "softmax", 128, "medium"): (64, 64, 4, 2, 128),
                 ("queries", "sparsemax", 128, "medium"): (64, 64, 4, 2, 128),
                 ("queries", "threshold", 128, "medium"): (64, 64, 4, 3, None),
+                ("queries", "truncated", 128, "medium"): (64, 64, 4, 2, None),
             },
         },
     ),
