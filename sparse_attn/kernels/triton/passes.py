@@ -25,9 +25,12 @@ from sparse_attn.kernels.triton.scores import (
     sink_of,
     stored_tile,
 )
+from sparse_attn.kernels.triton.unnormalized import softpick_size
 
 STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14 steps
 SETTLED = tl.constexpr(1e-6)  # stop when tau moves less than this
+LOG2E = tl.constexpr(1.4426950408889634)
+LEAST = -3.0e38  # below any score
 
 
 @triton.jit
@@ -95,44 +98,74 @@ def reads(what, family, kind):
     by_mean = kind in ("sparsecone", "sparsehourglass")
     return {
         "top": kind not in ("sigmoid", "relu"),
-        "bottom": searched,
-        "total": by_mean or kind == "r-softmax",
-        "squares": kind == "r-softmax",
-        "n": by_mean or kind == "r-softmax" or family == "free",
+        "mass": family == "truncated" or kind in ("softpick", "clipped-softmax"),
+        "total": by_mean or searched,
+        "squares": searched,
+        "n": by_mean or searched or family == "free",
     }[what]
+
+
+@triton.jit
+def mass_of(x, top, unit):
+    """e^(s - top)."""
+    return tl.exp2((x - top) * (unit * LOG2E))
+
+
+@triton.jit
+def weighed(top, mass, x, unit, MAP: tl.constexpr):
+    """Add a score to a sum of e^s, or of softpick's |e^s - 1|, over e^top; the top may rise."""
+    if MAP.kind == "softpick":
+        new = larger(top, x)
+        size = tl.abs(softpick_size(x * unit, new * unit))
+        return new, mass * mass_of(top, new, unit) + size
+    else:
+        small = tl.exp2(-tl.abs(x - top) * (unit * LOG2E))
+        mass = tl.where(x > top, mass * small + 1.0, mass + small)
+        return larger(top, x), mass
+
+
+@triton.constexpr_function
+def least_top(family, kind):
+    """Maximum of a row before its first score: a number if masses are summed."""
+    if kind == "softpick":
+        return 0.0
+    return LEAST if reads("mass", family, kind) else float("-inf")
 
 
 @triton.jit
 def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
     """Step of `survey`."""
-    top, bottom, total, squares, n = state
+    top, mass, total, squares, n = state
     inside = x != float("-inf")
-    if reads("top", MAP.family, MAP.kind):
+    if reads("mass", MAP.family, MAP.kind):
+        top, mass = weighed(top, mass, x, given[0], MAP)
+    elif reads("top", MAP.family, MAP.kind):
         top = larger(top, x)
-    if reads("bottom", MAP.family, MAP.kind):
-        bottom = tl.minimum(bottom, tl.where(inside, x, float("inf")) if EDGE else x)
     if reads("total", MAP.family, MAP.kind):
         total += tl.where(inside, x, 0.0) if EDGE else x
     if reads("squares", MAP.family, MAP.kind):
         squares += tl.where(inside, x * x, 0.0) if EDGE else x * x
     if EDGE and reads("n", MAP.family, MAP.kind):
         n += inside.to(tl.float32)
-    return top, bottom, total, squares, n
+    return top, mass, total, squares, n
 
 
 @triton.jit
 def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Compute maximum, minimum, sums and number of a row's valid x, and `candidates` [BM, BN].
+    """Compute maximum, sums and number of a row's valid x, and `candidates` [BM, BN].
 
     NaN counts as the maximum. Fields that `reads` excludes are not computed.
     """
     zero = blank(0.0, SHAPE)
-    state = (blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE), zero, zero, zero)
-    state = sweep(surveyed, state, (), block, False, MAP, FLAGS, SHAPE)
-    candidates, bottoms, totals, squared, ns = state
+    unit = block.site.unit
+    state = (blank(least_top(MAP.family, MAP.kind), SHAPE), zero, zero, zero, zero)
+    state = sweep(surveyed, state, (unit,), block, False, MAP, FLAGS, SHAPE)
+    candidates, masses, totals, squared, ns = state
     top = tl.reduce(candidates, 1, larger)
-    bottom, total, n = tl.min(bottoms, 1), tl.sum(totals, 1), tl.sum(ns, 1)
-    squares = tl.sum(squared, 1)
+    total, squares, n = tl.sum(totals, 1), tl.sum(squared, 1), tl.sum(ns, 1)
+    mass = n
+    if reads("mass", MAP.family, MAP.kind):
+        mass = tl.sum(masses * mass_of(candidates, top[:, None], unit), 1)
     if SHAPE.short:
         if SHAPE.full:
             n += SHAPE.block_n
@@ -141,11 +174,13 @@ def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     if FLAGS.sink:
         x, _ = sink_of(block.site, SHAPE)
         x = tl.sum(x, 1)
-        top, bottom, n = larger(top, x), tl.minimum(bottom, x), n + 1.0
-        total, squares = total + x, squares + x * x
-    empty = top == float("-inf")
-    top, bottom = tl.where(empty, 0.0, top), tl.where(empty, 0.0, bottom)
-    return Survey(candidates, top, bottom, total, squares, n)
+        if reads("mass", MAP.family, MAP.kind):
+            top, mass = weighed(top, mass, x, unit, MAP)
+        else:
+            top = larger(top, x)
+        total, squares, n = total + x, squares + x * x, n + 1.0
+    empty = top == least_top(MAP.family, MAP.kind)
+    return Survey(candidates, tl.where(empty, 0.0, top), mass, total, squares, n)
 
 
 @triton.jit
