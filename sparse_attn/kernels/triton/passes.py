@@ -29,6 +29,9 @@ from sparse_attn.kernels.triton.unnormalized import softpick_size
 
 STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14 steps
 SETTLED = tl.constexpr(1e-6)  # stop when tau moves less than this
+# in half precision also when sum p was at most this above 1 before the last step: the rounding of
+# float16. It only falls, in the last step usually to a rounding of float32
+EXCESS = tl.constexpr(2.0**-11)
 LOG2E = tl.constexpr(1.4426950408889634)
 LEAST = -3.0e38  # below any score
 
@@ -243,7 +246,7 @@ def mark(block, count):
 
 @triton.jit
 def moved(total, slope, given, block, FLAGS: tl.constexpr, MAP: tl.constexpr, SHAPE: tl.constexpr):
-    """Compute Newton's step of tau from sums over the keys, plus the sink."""
+    """Newton's step of tau from sums over the keys, plus the sink, and whether more are needed."""
     total, slope = tl.sum(total, 1), tl.sum(slope, 1)
     _, theta = given
     if FLAGS.sink:
@@ -251,7 +254,11 @@ def moved(total, slope, given, block, FLAGS: tl.constexpr, MAP: tl.constexpr, SH
         p, u = summed((x * 0.0, x * 0.0), given, x, columns, False, MAP)
         total += tl.sum(p, 1)
         slope += tl.sum(u, 1)
-    return newton_step(total, slope, theta, MAP)
+    move = newton_step(total, slope, theta, MAP)
+    far = tl.abs(move) > SETTLED
+    if block.keys.pointer.dtype.element_ty != tl.float32:
+        far = far & (total > 1.0 + EXCESS)
+    return move, tl.max(far.to(tl.int32), 0) > 0
 
 
 @triton.jit
@@ -272,25 +279,25 @@ def project(
     while go:
         line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
         sums = summed((none, none), (line, theta), found.candidates, none, False, MAP)
-        move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+        move, far = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
         tau += move
         step += 1
-        go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
+        go = far & (step < STEPS)
     if not SHAPE.short:
         if MAP.skip:
             line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
             sums = listed((none, none), (line, theta), block, MAP, FLAGS, SHAPE)
-            move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+            move, far = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
             tau += move
-            go = tl.max(tl.abs(move), 0) > SETTLED
+            go = far
         else:
             go = block.span.last - block.span.first > 1
         step = 0
         while go:
             line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
             sums = sweep(summed, (none, none), (line, theta), block, MAP.skip, MAP, FLAGS, SHAPE)
-            move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+            move, far = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
             tau += move
             step += 1
-            go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
+            go = far & (step < STEPS)
     return tau
