@@ -16,8 +16,8 @@ DIM = 64
 MOST = 4  # passes before the one for the output
 KEYS = 200
 ROWS = 8
-R = [Mapping("r-softmax", r=r) for r in (0.0, 0.15, 0.5, 0.9)]
-TOP_P = [Mapping("top-p-softmax", p=p) for p in (0.5, 0.9, 0.99)]
+R = [Mapping("r-softmax", r=r) for r in (0.15, 0.9)]
+TOP_P = [Mapping("top-p-softmax", p=p) for p in (0.5, 0.9)]
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_the_mass_is_exact(rows, mapping):
     assert_exact(ADVERSARIAL[rows](), mapping)
 
 
-@pytest.mark.parametrize("mapping", [R[1], TOP_P[1]], ids=str)
+@pytest.mark.parametrize("mapping", [R[0], TOP_P[1]], ids=str)
 @pytest.mark.parametrize(
     "options",
     [
@@ -125,7 +125,7 @@ def test_the_number_of_zeros(keys, r):
 
 
 @pytest.mark.parametrize("keys", [300, 512, 2048])
-@pytest.mark.parametrize("mapping", [R[1], R[3], TOP_P[1]], ids=str)
+@pytest.mark.parametrize("mapping", [*R, TOP_P[1]], ids=str)
 def test_passes_over_the_keys(mapping, keys, sweeps):
     """The first pass gives the moments, the last collects scores, and at most two count."""
     torch.manual_seed(3)
