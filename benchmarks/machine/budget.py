@@ -52,15 +52,15 @@ CALLS = {  # bfloat16, head_dim 64
 }
 KERNELS = {"fwd_kernel": "forward", "bwd_dq_kernel": "queries", "bwd_dkdv_kernel": "keys"}
 _SEARCHES = {  # passes before the output pass
-    "r-softmax": ("survey", "count", "snap", "owners", "slack"),
+    "r-softmax": ("survey", "count", "collect", "slack"),
     "sparsemax": ("survey", "threshold"),
     "entmax-1.5": ("survey", "threshold"),
     "entmax-1.25": ("survey", "threshold"),
     "t-softmax": ("survey", "slack"),
-    "softpick": ("survey", "mass"),
+    "softpick": ("survey",),
 }
 _STEPS = {  # loops of the search if a row is kept on chip
-    "r-softmax": ("count", "snap"),
+    "r-softmax": ("count", "step"),
     "sparsemax": ("threshold",),
     "entmax-1.5": ("threshold",),
 }

@@ -98,7 +98,9 @@ Span = namedtuple("Span", "first inner outer last")
 # tiles with support, and their list; marks: a Matrix with one mark per tile
 Block = namedtuple("Block", "site keys kept span tiles marks")
 # results of a pass over a row; candidates: largest score of all tiles at each place of a tile
-Survey = namedtuple("Survey", "candidates top bottom total squares n")
+Survey = namedtuple("Survey", "candidates top mass total squares n")
+# ends and amounts of a searched row: low < result <= high
+Bracket = namedtuple("Bracket", "low high under_low under_high")
 # statistics of a row; see maps.py
 Statistics = namedtuple("Statistics", "a b c d e low high f")
 # y of a projection as a line in x: y = (x - top) factor / e, of rows [BM, 1]

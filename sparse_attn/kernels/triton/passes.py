@@ -27,9 +27,15 @@ from sparse_attn.kernels.triton.scores import (
     sink_of,
     stored_tile,
 )
+from sparse_attn.kernels.triton.unnormalized import softpick_size
 
 STEPS = tl.constexpr(40)  # limit for Newton's method, which takes 2 to 14 steps
 SETTLED = tl.constexpr(1e-6)  # stop when tau moves less than this
+# in half precision also when sum p was at most this above 1 before the last step: the rounding of
+# float16. It only falls, in the last step usually to a rounding of float32
+EXCESS = tl.constexpr(2.0**-11)
+LOG2E = tl.constexpr(1.4426950408889634)
+LEAST = -3.0e38  # below any score
 
 
 @triton.jit
@@ -121,42 +127,73 @@ def reads(what, family, kind):
     by_mean = kind in ("sparsecone", "sparsehourglass")
     return {
         "top": kind not in ("sigmoid", "relu"),
-        "bottom": searched,
-        "total": by_mean or kind == "r-softmax",
-        "squares": kind == "r-softmax",
-        "n": by_mean or kind == "r-softmax" or family == "free",
+        "mass": family == "truncated" or kind in ("softpick", "clipped-softmax"),
+        "total": by_mean or searched,
+        "squares": searched,
+        "n": by_mean or searched or family == "free",
     }[what]
 
 
 @triton.jit
+def mass_of(x, top, unit):
+    """e^(s - top)."""
+    return tl.exp2((x - top) * (unit * LOG2E))
+
+
+@triton.jit
+def weighed(top, mass, x, unit, MAP: tl.constexpr):
+    """Add a score to a sum of e^s, or of softpick's |e^s - 1|, over e^top; the top may rise."""
+    if MAP.kind == "softpick":
+        new = larger(top, x)
+        size = tl.abs(softpick_size(x * unit, new * unit))
+        return new, mass * mass_of(top, new, unit) + size
+    else:
+        small = tl.exp2(-tl.abs(x - top) * (unit * LOG2E))
+        mass = tl.where(x > top, mass * small + 1.0, mass + small)
+        return larger(top, x), mass
+
+
+@triton.constexpr_function
+def least_top(family, kind):
+    """Maximum of a row before its first score: a number if masses are summed."""
+    if kind == "softpick":
+        return 0.0
+    return LEAST if reads("mass", family, kind) else float("-inf")
+
+
+@triton.jit
 def surveyed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """Step of `survey`; most are reduced here, because all places take too many registers."""
-    top, bottom, total, squares, n = state
+    """Step of `survey`; sums are reduced here, because all places take too many registers."""
+    top, mass, total, squares, n = state
     inside = x != float("-inf")
-    if reads("top", MAP.family, MAP.kind):
+    if reads("mass", MAP.family, MAP.kind):
+        top, mass = weighed(top, mass, x, given[0], MAP)
+    elif reads("top", MAP.family, MAP.kind):
         top = larger(top, x)
-    if reads("bottom", MAP.family, MAP.kind):
-        bottom = tl.minimum(bottom, tl.min(tl.where(inside, x, float("inf")) if EDGE else x, 1))
     if reads("total", MAP.family, MAP.kind):
         total += tl.sum(tl.where(inside, x, 0.0) if EDGE else x, 1)
     if reads("squares", MAP.family, MAP.kind):
         squares += tl.sum(tl.where(inside, x * x, 0.0) if EDGE else x * x, 1)
     if EDGE and reads("n", MAP.family, MAP.kind):
         n += tl.sum(inside.to(tl.float32), 1)
-    return top, bottom, total, squares, n
+    return top, mass, total, squares, n
 
 
 @triton.jit
 def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Compute maximum, minimum, sums and number of a row's valid x, and `candidates` [BM, BN].
+    """Compute maximum, sums and number of a row's valid x, and `candidates` [BM, BN].
 
     NaN counts as the maximum. Fields that `reads` excludes are not computed.
     """
     zero = tl.full([SHAPE.block_m], 0.0, tl.float32)
-    state = (blank(float("-inf"), SHAPE), zero + float("inf"), zero, zero, zero)
-    state = sweep(surveyed, state, (), block, False, MAP, FLAGS, SHAPE)
-    candidates, bottom, total, squares, n = state
+    unit = block.site.unit
+    state = (blank(least_top(MAP.family, MAP.kind), SHAPE), blank(0.0, SHAPE), zero, zero, zero)
+    state = sweep(surveyed, state, (unit,), block, False, MAP, FLAGS, SHAPE)
+    candidates, masses, total, squares, n = state
     top = tl.reduce(candidates, 1, larger)
+    mass = n
+    if reads("mass", MAP.family, MAP.kind):
+        mass = tl.sum(masses * mass_of(candidates, top[:, None], unit), 1)
     if SHAPE.kept > 0:
         if SHAPE.full:
             n += SHAPE.kept * SHAPE.block_n
@@ -165,11 +202,13 @@ def survey(block, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     if FLAGS.sink:
         x, _ = sink_of(block.site, SHAPE)
         x = tl.sum(x, 1)
-        top, bottom, n = larger(top, x), tl.minimum(bottom, x), n + 1.0
-        total, squares = total + x, squares + x * x
-    empty = top == float("-inf")
-    top, bottom = tl.where(empty, 0.0, top), tl.where(empty, 0.0, bottom)
-    return Survey(candidates, top, bottom, total, squares, n)
+        if reads("mass", MAP.family, MAP.kind):
+            top, mass = weighed(top, mass, x, unit, MAP)
+        else:
+            top = larger(top, x)
+        total, squares, n = total + x, squares + x * x, n + 1.0
+    empty = top == least_top(MAP.family, MAP.kind)
+    return Survey(candidates, tl.where(empty, 0.0, top), mass, total, squares, n)
 
 
 @triton.jit
@@ -243,7 +282,7 @@ def mark(block, count):
 
 @triton.jit
 def moved(total, slope, given, block, FLAGS: tl.constexpr, MAP: tl.constexpr, SHAPE: tl.constexpr):
-    """Compute Newton's step of tau from sums over the keys, plus the sink."""
+    """Newton's step of tau from sums over the keys, plus the sink, and whether more are needed."""
     total, slope = tl.sum(total, 1), tl.sum(slope, 1)
     _, theta = given
     if FLAGS.sink:
@@ -251,7 +290,11 @@ def moved(total, slope, given, block, FLAGS: tl.constexpr, MAP: tl.constexpr, SH
         p, u = summed((x * 0.0, x * 0.0), given, x, columns, False, MAP)
         total += tl.sum(p, 1)
         slope += tl.sum(u, 1)
-    return newton_step(total, slope, theta, MAP)
+    move = newton_step(total, slope, theta, MAP)
+    far = tl.abs(move) > SETTLED
+    if block.keys.pointer.dtype.element_ty != tl.float32:
+        far = far & (total > 1.0 + EXCESS)
+    return move, tl.max(far.to(tl.int32), 0) > 0
 
 
 @triton.jit
@@ -272,25 +315,25 @@ def project(
     while go:
         line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
         sums = summed((none, none), (line, theta), found.candidates, none, False, MAP)
-        move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+        move, far = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
         tau += move
         step += 1
-        go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
+        go = far & (step < STEPS)
     if SHAPE.kept != 1:
         if MAP.skip:
             line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
             sums = listed((none, none), (line, theta), block, MAP, FLAGS, SHAPE)
-            move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+            move, far = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
             tau += move
-            go = tl.max(tl.abs(move), 0) > SETTLED
+            go = far
         else:
             go = block.span.last - block.span.first > 1
         step = 0
         while go:
             line = line_of(found.top, temperature, tau, slack, theta, unit, MAP)
             sums = sweep(summed, (none, none), (line, theta), block, MAP.skip, MAP, FLAGS, SHAPE)
-            move = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
+            move, far = moved(sums[0], sums[1], (line, theta), block, FLAGS, MAP, SHAPE)
             tau += move
             step += 1
-            go = (tl.max(tl.abs(move), 0) > SETTLED) & (step < STEPS)
+            go = far & (step < STEPS)
     return tau

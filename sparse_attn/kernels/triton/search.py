@@ -1,222 +1,237 @@
 """Search for the score that separates small from large scores of a row, by number or mass.
 
-Rows are not sorted: each pass over a row counts up to two bounds.
+Rows are not sorted. A pass over the keys gives the amounts up to four bounds, guessed from mean and
+variance, then interpolated. Once few scores are left above a bound, a last pass collects the three
+smallest of them at each place of a tile, and the result is found among these. It is exact if no
+smaller score can be missing; else there are more passes, each of which divides what is left.
 """
 
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.maps import LOG2E, TINY
-from sparse_attn.kernels.triton.passes import blank, sweep
+from sparse_attn.kernels.triton.bounds import (
+    amounts,
+    counted,
+    crowded,
+    guessed,
+    inputs_of,
+    interpolated,
+    narrowed_by_all,
+    reaches,
+    thirds,
+    up_to,
+)
+from sparse_attn.kernels.triton.names import Bracket
+from sparse_attn.kernels.triton.passes import blank, mass_of, sweep
 from sparse_attn.kernels.triton.scores import sink_of
-from sparse_attn.kernels.triton.unnormalized import softpick_size
 
-COUNTS = tl.constexpr(12)  # passes with two bounds; the second stage handles ties
+GUESSES = tl.constexpr(5)  # passes with guessed bounds; later ones divide by three
+LAP = tl.constexpr(3)  # passes before scores are collected even if there are many, as with ties
+FEW = tl.constexpr(32)  # most scores up to the result when they are collected
+NEAR = tl.constexpr(4)  # most scores up to the result when they are stepped over
+
+
+@triton.constexpr_function
+def depth(kept, sink):
+    """Number of scores collected at each place of a tile; one tile has one, and maybe the sink."""
+    return 1 if kept == 1 and not sink else 3
 
 
 @triton.jit
-def mass_of(x, top, unit, MAP: tl.constexpr):
-    """e^(s - top), or |e^s - 1| e^-top for softpick."""
-    if MAP.kind == "softpick":
-        return tl.abs(softpick_size(x * unit, top * unit))
+def inserted(state, x):
+    """Insert x into the ascending lists of each place."""
+    first, second, third = state
+    rest = tl.maximum(first, x)
+    return tl.minimum(first, x), tl.minimum(second, rest), tl.minimum(
+        third, tl.maximum(second, rest)
+    )  # fmt: skip
+
+
+@triton.jit
+def collect(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """Step of `collected`."""
+    return inserted(state, tl.where(x > given[0], x, float("inf")))
+
+
+@triton.jit
+def only(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """Step of `collected` for one tile."""
+    return (tl.where(x > given[0], x, float("inf")),)
+
+
+@triton.jit
+def collected(block, low, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Collect the smallest scores above `low` at each place of a tile, as ascending lists."""
+    none = blank(float("inf"), SHAPE)
+    given = (low[:, None],)
+    if depth(SHAPE.kept, FLAGS.sink) == 1:
+        (first,) = sweep(only, (none,), given, block, False, MAP, FLAGS, SHAPE)
+        absent = tl.full([SHAPE.block_m, 1], float("inf"), tl.float32)
+        return first, absent, absent
     else:
-        return tl.exp2((x - top) * (unit * LOG2E))
+        lists = sweep(collect, (none, none, none), given, block, False, MAP, FLAGS, SHAPE)
+        if FLAGS.sink:
+            x, _ = sink_of(block.site, SHAPE)
+            place = tl.arange(0, SHAPE.block_n)[None, :] == 0
+            x = tl.where(place & (x > low[:, None]), x, float("inf"))
+            lists = inserted(lists, x)
+        return lists
 
 
 @triton.jit
-def massed(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """Step of `mass`."""
-    top, unit = given
-    return (state[0] + mass_of(x, top, unit, MAP),)
-
-
-@triton.jit
-def mass(block, top, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Sum of `mass_of` over a row."""
-    given = (top[:, None], block.site.unit)
-    sums = sweep(massed, (blank(0.0, SHAPE),), given, block, False, MAP, FLAGS, SHAPE)
-    total = tl.sum(sums[0], 1)
-    if FLAGS.sink:
-        x, _ = sink_of(block.site, SHAPE)
-        total += tl.sum(mass_of(x, top[:, None], block.site.unit, MAP), 1)
-    return total
-
-
-@triton.jit
-def amount(x, bound, top, unit, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """1 for each score up to `bound`, or e^(s - top) for top-p-softmax."""
-    under = x <= bound
-    if MAP.kind == "top-p-softmax":
-        return tl.where(under, mass_of(x, top, unit, MAP), 0.0)  # 0 for -inf
-    if EDGE:
-        under = under & (x != float("-inf"))
-    return under.to(tl.float32)
-
-
-@triton.jit
-def counted(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """Step of `search`: the amounts up to two bounds."""
-    first, second, top, unit = given
-    below, within = state
-    below += amount(x, first, top, unit, EDGE, MAP)
-    return below, within + amount(x, second, top, unit, EDGE, MAP)
-
-
-@triton.jit
-def not_constant(top, amount, MAP: tl.constexpr):
-    """Return top, as a result of the loop that needs it.
-
-    Otherwise the compiler computes the masses of kept scores before the loop, which takes as many
-    registers as the scores.
-    """
-    return top + (amount * 0.0)[:, None] if MAP.kind == "top-p-softmax" else top
-
-
-@triton.jit
-def reaches(found, need, MAP: tl.constexpr):
-    """Whether an amount includes the searched score: a mass must exceed `need`."""
-    if MAP.kind == "top-p-softmax":
-        return found > need
+def without(lists, hit, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Remove the first score of each list where `hit`."""
+    first, second, third = lists
+    if depth(SHAPE.kept, FLAGS.sink) == 1:
+        return tl.where(hit, float("inf"), first), second, third
     else:
-        return found >= need
+        return (
+            tl.where(hit, second, first),
+            tl.where(hit, third, second),
+            tl.where(hit, float("inf"), third),
+        )
 
 
 @triton.jit
-def guessed(r, found, low, high):
-    """Guess bounds around the quantile of a normal distribution."""
-    n = tl.maximum(found.n, 1.0)
-    mean = found.total / n
-    deviation = tl.sqrt(tl.maximum(found.squares / n - mean * mean, 0.0))
-    # Tukey's lambda, which approximates the inverse of the normal distribution
-    z = 4.91 * (tl.exp2(0.14 * tl.log2(r)) - tl.exp2(0.14 * tl.log2(1.0 - r)))
-    edge = (high - low) * 1e-3
-    first = tl.maximum(tl.minimum(mean + (z - 0.3) * deviation, high - 2.0 * edge), low + edge)
-    return first, tl.maximum(tl.minimum(mean + (z + 0.3) * deviation, high - edge), first)
+def approached(
+    bracket, lists, open, need, found, unit, MAP: tl.constexpr, SHAPE: tl.constexpr
+):  # fmt: skip
+    """Narrow a bracket by collected scores that are complete; return its low end and amount."""
+    first, second, third = lists
+    top, base, least = found.top, bracket.under_low, tl.min(first, 1)
+    low, under_low = bracket.low, base
+    high = tl.minimum(bracket.high, tl.min(third, 1))
+    step = 0
+    go = some(open & crowded(bracket, need, top, unit, NEAR, MAP))
+    while go:
+        start = tl.maximum(low, least)
+        gap = 0.2 * (high - start)
+        bounds = (start + gap, start + 2.0 * gap, start + 3.0 * gap, start + 4.0 * gap)
+        given = inputs_of(bounds, found, unit)
+        none = base * 0.0
+        state = counted((none, none, none, none), given, first, 0, False, MAP)
+        state = counted(counted(state, given, second, 0, False, MAP), given, third, 0, False, MAP)
+        sums = up_to(state, base, 3.0 * SHAPE.block_n, MAP)
+        bracket = narrowed_by_all(Bracket(low, high, under_low, base), bounds, sums, need, MAP)
+        low, high, under_low, _ = bracket
+        step += 1
+        go = some(open & crowded(bracket, need, top, unit, NEAR, MAP)) & (step < GUESSES)
+    return low, under_low
 
 
 @triton.jit
-def between(low, high, need, under_low, under_high, MAP: tl.constexpr):
-    """Choose two bounds between `low` and `high`, whose amounts are `under_low` and `under_high`.
+def some(rows):
+    """Whether any row is true."""
+    return tl.max(rows.to(tl.int32), 0) > 0
 
-    They are at one and two thirds, or with many scores in between around the place of `need` if the
-    scores are uniformly dense.
+
+@triton.jit
+def stepped(
+    lists, ends, near, under, open, fixed, value, amount, beside, need, top, unit, bracket,
+    MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
+):  # fmt: skip
+    """Step over the collected scores from `near` on, whose amount is `under`, to the results.
+
+    open: rows without all results; fixed: rows that have `value`. Rows stop early at `ends`, from
+    where on scores are missing.
     """
-    first = low * 0.0 + 1.0 / 3
-    second = low * 0.0 + 2.0 / 3
-    if MAP.kind == "r-softmax":
-        n = tl.maximum(under_high - under_low, 1.0)
-        place = (need - under_low + 0.5) / (n + 1.0)
-        width = 0.8 / tl.sqrt(n)
-        many = n > 24.0
-        first = tl.where(many, tl.minimum(tl.maximum(place - width, 0.02), 0.97), first)
-        second = tl.where(many, tl.minimum(tl.maximum(place + width, 0.03), 0.98), second)
-    return low + first * (high - low), low + second * (high - low)
+    first, second, third = lists
+    before = near
+    going = open
+    go = some(going)
+    while go:
+        least = tl.min(first, 1)
+        hit = first == least[:, None]
+        count = tl.sum(hit.to(tl.float32), 1)
+        first, second, third = without((first, second, third), hit, FLAGS, SHAPE)
+        if MAP.kind == "top-p-softmax":
+            count *= mass_of(least, top, unit)
+        more = under + count
+        last = least >= bracket.high  # no score is missing in between
+        complete = (least < ends) | last | (ends == float("inf"))
+        sought = going & (fixed == 0)
+        hits = sought & complete & (last | reaches(more, need, MAP))
+        passed = sought & complete & (hits == 0)
+        before = tl.where((passed | hits) & (least > near), near, before)
+        near, under = tl.where(passed, least, near), tl.where(passed, more, under)
+        if MAP.kind == "top-p-softmax":
+            done = hits
+            beside = tl.where(hits, before, beside)
+        else:
+            again = going & fixed & (least == value) & (value < bracket.high)
+            amount = tl.where(again, amount + count, amount)
+            beyond = going & fixed & (least > value)
+            done = beyond & (least <= ends)
+            beside = tl.where(done, least, beside)
+            going = going & (beyond == 0)
+        value = tl.where(hits, least, value)
+        amount = tl.where(hits, tl.where(last, bracket.under_high, more), amount)
+        fixed = fixed | hits
+        open = open & (done == 0)
+        going = going & open & ((sought & (complete == 0)) == 0)
+        go = some(going)
+    return open, fixed, value, amount, beside, near, under
 
 
 @triton.jit
 def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """Find the least score of a row whose amount reaches `need`, the maximum if none.
 
-    The first stage narrows bounds around this score, the second steps over single scores.
+    Also returns the amount up to it, and for r-softmax the next score, infinity if none. For
+    top-p-softmax this is a number below the result, but not below the scores less than it.
     """
-    unit, top = block.site.unit, found.top[:, None]
-    low, high = found.bottom, found.top
-    first, second = between(low, high, need, need * 0.0, found.n, MAP)
+    unit, top = block.site.unit, found.top
+    low, under_low = top * 0.0 - float("inf"), top * 0.0
+    high, under_high = top, found.mass if MAP.kind == "top-p-softmax" else found.n
+    value, amount, beside = top, under_high, -low if MAP.kind == "r-softmax" else low
+    open = (top < float("inf")) & (found.n > 0.0)
     if MAP.kind == "r-softmax":
-        first, second = guessed(theta, found, low, high)
-    under_low, under_high = need * 0.0 + 1.0, found.n
+        open = open & (need < found.n)
+    fixed = open & (top == float("inf"))  # rows whose value is known
+    stuck, known, pitch = fixed, low, under_low
+    a, b, c, d = guessed(theta, need, found, unit, MAP)
     step = 0
-    go = tl.max((low < high).to(tl.int32), 0) > 0
+    go = some(open)
     while go:
-        given = (first[:, None], second[:, None], top, unit)
-        state = (blank(0.0, SHAPE), blank(0.0, SHAPE))
-        state = sweep(counted, state, given, block, False, MAP, FLAGS, SHAPE)
-        below, within = tl.sum(state[0], 1), tl.sum(state[1], 1)
-        top = not_constant(top, below, MAP)
-        if FLAGS.sink:
-            x, columns = sink_of(block.site, SHAPE)
-            state = counted((x * 0.0, x * 0.0), given, x, columns, False, MAP)
-            below += tl.sum(state[0], 1)
-            within += tl.sum(state[1], 1)
-        narrow = (first > low) & (first <= second) & (second < high)
-        at_first, at_second = reaches(below, need, MAP), reaches(within, need, MAP)
-        # the largest of low, first and second whose amount is at most `need`
-        from_first = narrow & (below <= need)
-        from_second = narrow & (within <= need)
-        low = tl.where(from_second, second, tl.where(from_first, first, low))
-        under_low = tl.where(from_second, within, tl.where(from_first, below, under_low))
-        high = tl.where(narrow & at_second, tl.where(at_first, first, second), high)
-        under_high = tl.where(narrow & at_second, tl.where(at_first, below, within), under_high)
-        low = tl.minimum(low, high)
-        first, second = between(low, high, need, under_low, under_high, MAP)
-        wide = narrow & (low < high)
-        if MAP.kind == "r-softmax":
-            wide = wide & (under_high - under_low > 2.0)
-        step += 1
-        go = (tl.max(wide.to(tl.int32), 0) > 0) & (step < COUNTS)
-    return snap(block, low, high, need, found.top, MAP, FLAGS, SHAPE)
-
-
-@triton.jit
-def snapped(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """Step of `snap`: amount and largest score up to `middle`, smallest score above `bound`."""
-    found, largest, smallest = state
-    middle, bound, top, unit = given
-    found += amount(x, middle, top, unit, EDGE, MAP)
-    largest = tl.maximum(largest, tl.where(x <= middle, x, float("-inf")))
-    return found, largest, tl.minimum(smallest, tl.where(x > bound, x, float("inf")))
-
-
-@triton.jit
-def snap(
-    block, low, high, need, top, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
-):  # fmt: skip
-    """Find the result of `search` in [low, high].
-
-    Both ends become scores, so each step drops a distinct score, even with ties.
-    """
-    hit = low == high
-    middle = high
-    # the first step moves the lower end up to a score, later steps move it past the middle
-    bound = low - 1e-6 * tl.abs(low) - TINY
-    top = top[:, None]
-    step = 0
-    go = True
-    while go:
-        given = (middle[:, None], bound[:, None], top, block.site.unit)
-        most, least = blank(float("-inf"), SHAPE), blank(float("inf"), SHAPE)
-        state = sweep(
-            snapped, (blank(0.0, SHAPE), most, least), given, block, False, MAP, FLAGS, SHAPE
-        )
-        found, largest, smallest = tl.sum(state[0], 1), tl.max(state[1], 1), tl.min(state[2], 1)
-        top = not_constant(top, found, MAP)
-        if FLAGS.sink:
-            x, columns = sink_of(block.site, SHAPE)
-            state = (x * 0.0, x * 0.0 - float("inf"), x * 0.0 + float("inf"))
-            state = snapped(state, given, x, columns, False, MAP)
-            found += tl.sum(state[0], 1)
-            largest = tl.maximum(largest, tl.max(state[1], 1))
-            smallest = tl.minimum(smallest, tl.min(state[2], 1))
-        enough = reaches(found, need, MAP)
-        high = tl.where(enough, largest, high)
-        low = tl.where(hit, high, tl.where(enough & (step > 0), low, smallest))
-        low = tl.minimum(low, high)
-        middle = low + 0.5 * (high - low)
-        middle = tl.where(middle < high, middle, low)
-        bound = middle
-        step += 1
-        # a row with an infinity becomes NaN
-        go = tl.max(((low < high) & (high < float("inf"))).to(tl.int32), 0) > 0
-    return high
-
-
-@triton.jit
-def owned(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """Step of `quantile`: number of scores up to `value`, and the smallest above it."""
-    count, above = state
-    value, unit = given
-    count += amount(x, value, value, unit, EDGE, MAP)
-    return count, tl.minimum(above, tl.where(x > value, x, float("inf")))
+        few: tl.constexpr = NEAR if SHAPE.kept == 1 else FEW
+        wide = crowded(Bracket(low, high, under_low, under_high), need, top, unit, few, MAP)
+        lap = 0
+        counts = some(open & (fixed == 0) & (wide | stuck))
+        while counts:
+            a = tl.where(stuck, known, a)
+            e, f, g, h = amounts(block, (a, b, c, d), found, MAP, FLAGS, SHAPE)
+            bracket = Bracket(low, high, under_low, under_high)
+            bracket = narrowed_by_all(bracket, (a, b, c, d), (e, f, g, h), need, MAP)
+            low, high, under_low, under_high = bracket
+            if step == 0:
+                pitch = (d - a) / tl.maximum(h - e, 0.5)
+            a, b, c, d = thirds(bracket)
+            if step < GUESSES:
+                a, b, c, d = interpolated(bracket, need, found, pitch, unit, MAP)
+            step += 1
+            lap += 1
+            wide = crowded(bracket, need, top, unit, few, MAP) & (high > known)
+            counts = some(open & (fixed == 0) & wide) & (lap < LAP)
+        lists = collected(block, low, MAP, FLAGS, SHAPE)
+        ends = tl.min(lists[2], 1)  # of smaller scores none is missing
+        near, under = low, under_low
+        if depth(SHAPE.kept, FLAGS.sink) == 3:
+            bracket = Bracket(low, high, under_low, under_high)
+            rows = open & (fixed == 0)
+            near, under = approached(bracket, lists, rows, need, found, unit, MAP, SHAPE)
+            for _ in tl.static_range(3):
+                lists = without(lists, lists[0] <= near[:, None], FLAGS, SHAPE)
+        open, fixed, value, amount, beside, near, under = stepped(
+            lists, ends, near, under, open, fixed, value, amount, beside, need, top, unit,
+            Bracket(low, high, under_low, under_high), MAP, FLAGS, SHAPE,
+        )  # fmt: skip
+        missed = open & (fixed == 0)
+        stuck = missed & (near == low)
+        known = tl.where(missed, ends, known)
+        low, under_low = tl.where(missed, near, low), tl.where(missed, under, under_low)
+        low = tl.where(open & fixed, value, low)
+        go = some(open)
+    return value, amount, beside
 
 
 @triton.jit
@@ -226,21 +241,12 @@ def quantile(block, r, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.
     Returns the distance t, the order statistics below and above, whether they are tied, the share
     of the upper, and -dt / dr.
     """
-    n, unit = found.n, block.site.unit
+    n = found.n
     position = r * tl.maximum(n - 1.0, 0.0)
     below = tl.floor(position)
     share = position - below
     need = below + 1.0
-    value = search(block, need, r, found, MAP, FLAGS, SHAPE)
-    state = (blank(0.0, SHAPE), blank(float("inf"), SHAPE))
-    state = sweep(owned, state, (value[:, None], unit), block, False, MAP, FLAGS, SHAPE)
-    count, above = tl.sum(state[0], 1), tl.min(state[1], 1)
-    if FLAGS.sink:
-        x, columns = sink_of(block.site, SHAPE)
-        state = (x * 0.0, x * 0.0 + float("inf"))
-        state = owned(state, (value[:, None], unit), x, columns, False, MAP)
-        count += tl.sum(state[0], 1)
-        above = tl.minimum(above, tl.min(state[1], 1))
+    value, count, above = search(block, need, r, found, MAP, FLAGS, SHAPE)
     tied = (count > need) | (need >= n)
     gap = tl.where(tied | (n == 0.0), 0.0, above - value)
     t = tl.where(n == 0.0, 0.0, (found.top - value) - share * gap)
@@ -260,22 +266,22 @@ def divided(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 def cut(block, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """Find the least x that top-p- and threshold-softmax keep.
 
-    It is half-way between the least score kept and the largest dropped, because recomputed scores
-    may differ in the last bits; -inf if none is dropped.
+    It is half-way between the least score kept and a smaller number, because recomputed scores may
+    differ in the last bits; -inf if none is dropped.
     """
-    total = mass(block, found.top, MAP, FLAGS, SHAPE)
     if MAP.kind == "top-p-softmax":
-        need = (1.0 - theta) * total
-        edge = search(block, need, theta, found, MAP, FLAGS, SHAPE)
+        need = (1.0 - theta) * found.mass
+        kept, _, dropped = search(block, need, theta, found, MAP, FLAGS, SHAPE)
+        return 0.5 * kept + 0.5 * dropped
     else:
-        edge = found.top + tl.minimum(tl.log(theta * total), 0.0) / block.site.unit
-    state = (blank(float("inf"), SHAPE), blank(float("-inf"), SHAPE))
-    state = sweep(divided, state, (edge[:, None],), block, False, MAP, FLAGS, SHAPE)
-    kept, dropped = tl.min(state[0], 1), tl.max(state[1], 1)
-    if FLAGS.sink:
-        x, columns = sink_of(block.site, SHAPE)
-        state = (x * 0.0 + float("inf"), x * 0.0 - float("inf"))
-        state = divided(state, (edge[:, None],), x, columns, False, MAP)
-        kept = tl.minimum(kept, tl.min(state[0], 1))
-        dropped = tl.maximum(dropped, tl.max(state[1], 1))
-    return 0.5 * kept + 0.5 * dropped
+        edge = found.top + tl.minimum(tl.log(theta * found.mass), 0.0) / block.site.unit
+        state = (blank(float("inf"), SHAPE), blank(float("-inf"), SHAPE))
+        state = sweep(divided, state, (edge[:, None],), block, False, MAP, FLAGS, SHAPE)
+        kept, dropped = tl.min(state[0], 1), tl.max(state[1], 1)
+        if FLAGS.sink:
+            x, columns = sink_of(block.site, SHAPE)
+            state = (x * 0.0 + float("inf"), x * 0.0 - float("inf"))
+            state = divided(state, (edge[:, None],), x, columns, False, MAP)
+            kept = tl.minimum(kept, tl.min(state[0], 1))
+            dropped = tl.maximum(dropped, tl.max(state[1], 1))
+        return 0.5 * kept + 0.5 * dropped

@@ -8,7 +8,7 @@ from sparse_attn.kernels.triton.names import Solved, Statistics
 from sparse_attn.kernels.triton.passes import blank, project, survey, sweep
 from sparse_attn.kernels.triton.projections import COLD, temperature_of, varies
 from sparse_attn.kernels.triton.scores import sink_of
-from sparse_attn.kernels.triton.search import cut, mass, quantile
+from sparse_attn.kernels.triton.search import cut, quantile
 from sparse_attn.kernels.triton.unnormalized import free_statistics
 
 
@@ -25,12 +25,7 @@ def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
         stats = Statistics(top, zero, edge, zero, zero, zero, zero, spoiled)
         return Solved(stats, edge, zero, zero, zero)
     elif MAP.family == "free":
-        total = zero
-        if MAP.kind == "softpick":
-            total = mass(block, tl.maximum(top, 0.0), MAP, FLAGS, SHAPE)
-        elif MAP.kind == "clipped-softmax":
-            total = mass(block, top, MAP, FLAGS, SHAPE)
-        a, b, c, d = free_statistics(total, top * unit, found.n, theta, MAP)
+        a, b, c, d = free_statistics(found.mass, top * unit, found.n, theta, MAP)
         low = tl.where(top > 0.0, top, float("inf"))  # only used for softpick's maximum
         stats = Statistics(a + spoiled, b, c, d, zero, zero, zero, zero)
         return Solved(stats, c, d, low, low)

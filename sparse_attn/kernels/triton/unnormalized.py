@@ -28,7 +28,7 @@ def softpick_size(s, shift):
 
 @triton.jit
 def free_statistics(total, top, n, theta, MAP: tl.constexpr):
-    """Return a, b, c and d of rows with n valid scores; `total` is from `search.mass`."""
+    """Return a, b, c and d of rows with n valid scores; `total` is their mass, of `survey`."""
     zero = n * 0.0
     n = tl.maximum(n, 1.0)
     if MAP.kind == "sigmoid":

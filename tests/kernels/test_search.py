@@ -1,0 +1,152 @@
+"""The search of r-softmax and top-p-softmax: exact for any row, and few passes over the keys."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from sparse_attn import Mapping
+from sparse_attn.kernels import attention
+from sparse_attn.kernels.triton import bounds, passes, search, solve
+
+from .backends import MARKS, TRITON
+
+pytestmark = list(MARKS[TRITON])
+DIM = 64
+MOST = 4  # passes before the one for the output
+KEYS = 200
+ROWS = 8
+R = [Mapping("r-softmax", r=r) for r in (0.15, 0.9)]
+TOP_P = [Mapping("top-p-softmax", p=p) for p in (0.5, 0.9)]
+
+
+@pytest.fixture
+def sweeps(monkeypatch):
+    """Names of the steps of each pass over the keys, in order."""
+    seen = []
+    original = passes.sweep
+
+    def counting(step, *arguments):
+        seen.append(step.fn.__name__)
+        return original(step, *arguments)
+
+    for module in (passes, bounds, search, solve):
+        monkeypatch.setattr(module, "sweep", counting)
+    return seen
+
+
+def weights(scores, mapping, impl, dtype, **options):
+    """p of each row of scores: the queries are unit vectors, the values also, some at a time."""
+    rows, keys = scores.shape
+    query = torch.eye(DIM, dtype=dtype)[None, None, :rows]
+    key = torch.zeros(1, 1, keys, DIM, dtype=dtype)
+    key[0, 0, :, :rows] = scores.mT.to(dtype)
+    unit = torch.eye(keys + -keys % DIM, dtype=dtype)[:keys].split(DIM, dim=1)
+    with torch.no_grad():
+        parts = [
+            attention(query, key, value[None, None], mapping, scale=1.0, impl=impl, **options)
+            for value in unit
+        ]
+    return torch.cat(parts, -1)[0, 0, :, :keys]
+
+
+def normal():
+    return torch.randn(ROWS, KEYS)
+
+
+ADVERSARIAL = {
+    "equal": lambda: torch.full((ROWS, KEYS), 1.7),
+    "two clusters": lambda: torch.where(normal() > 0, 1.0, -2.0),
+    "distant clusters": lambda: torch.where(normal() > 0, 5.0, -5.0) + 1e-2 * normal(),
+    "heavy tails": lambda: (normal() / normal()).clamp(-1e3, 80.0),
+    "an outlier above": lambda: normal().index_fill(1, torch.tensor([7]), 1e30),
+    "an outlier below": lambda: normal().index_fill(1, torch.tensor([7]), -1e30),
+    "ties": lambda: torch.randint(-2, 3, (ROWS, KEYS)).float(),
+    "ties of float16": lambda: normal().half().float().mul(16).round() / 16,
+    "neighbours": lambda: 1 + torch.randint(0, 4, (ROWS, KEYS)) * 2.0**-23,
+    "sorted": lambda: normal().sort(1).values,
+    "one place of a tile": lambda: torch.where(torch.arange(KEYS) % 64 == 3, -1.0, 1.0) * (
+        1 + 0.1 * normal().abs()
+    ),
+    "geometric": lambda: -(1.25 ** torch.arange(KEYS)).clamp(max=1e20).expand(ROWS, -1)[
+        :, torch.randperm(KEYS)
+    ].contiguous(),
+}  # fmt: skip
+
+
+def assert_exact(scores, mapping, **options):
+    """The zeros of the reference, except of weights too small for float32."""
+    p = weights(scores, mapping, "triton", torch.float32, **options).double()
+    truth = weights(scores, mapping, "reference", torch.float64, **options)
+    torch.testing.assert_close(p, truth, rtol=1e-4, atol=1e-6)
+    clear = (truth == 0) | (truth > 1e-36)
+    assert torch.equal((p == 0)[clear], (truth == 0)[clear])
+
+
+@pytest.mark.parametrize("mapping", R, ids=str)
+@pytest.mark.parametrize("rows", ADVERSARIAL)
+def test_the_quantile_is_exact(rows, mapping, sweeps):
+    torch.manual_seed(0)
+    assert_exact(ADVERSARIAL[rows](), mapping)
+    assert len(sweeps) < 40 * -(-KEYS // DIM), sweeps
+
+
+@pytest.mark.parametrize("mapping", TOP_P, ids=str)
+@pytest.mark.parametrize("rows", ["equal", "heavy tails", "an outlier below", "sorted"])
+def test_the_mass_is_exact(rows, mapping):
+    torch.manual_seed(0)
+    assert_exact(ADVERSARIAL[rows](), mapping)
+
+
+@pytest.mark.parametrize("mapping", [R[0], TOP_P[1]], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"causal": True},
+        {"window": 100},
+        {"key_lengths": torch.tensor([150])},
+        {"mask": torch.arange(KEYS) % 3 > 0},
+        {"sink": torch.tensor([-0.5])},
+        {"sink": torch.tensor([1.0]), "causal": True},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_masks_and_sinks(mapping, options):
+    torch.manual_seed(1)
+    assert_exact(torch.randn(ROWS, KEYS), mapping, **options)
+
+
+@pytest.mark.parametrize("r", [0.15, 0.5, 0.95])
+@pytest.mark.parametrize("keys", [5, 64, 129, 300])
+def test_the_number_of_zeros(keys, r):
+    torch.manual_seed(keys)
+    p = weights(torch.randn(ROWS, keys), Mapping("r-softmax", r=r), "triton", torch.float32)
+    assert ((p == 0).sum(-1) == int(torch.tensor(r) * (keys - 1)) + 1).all()
+
+
+@pytest.mark.parametrize("keys", [300, 512, 2048])
+@pytest.mark.parametrize("mapping", [*R, TOP_P[1]], ids=str)
+def test_passes_over_the_keys(mapping, keys, sweeps):
+    """The first pass gives the moments, the last collects scores, and at most two count."""
+    torch.manual_seed(3)
+    query, key = torch.randn(1, 1, 64, 64).half(), torch.randn(1, 1, keys, 64).half()
+    with torch.no_grad():
+        attention(query, key, key, mapping, impl="triton")
+    assert sweeps[0] == "surveyed"
+    assert len(sweeps) <= MOST, sweeps
+
+
+@pytest.mark.parametrize(
+    ("mapping", "most"),
+    [
+        (Mapping("softpick"), 1),
+        (Mapping("clipped-softmax", gamma=-0.01), 1),
+        (Mapping("threshold-softmax", lam=0.01), 2),
+    ],
+    ids=str,
+)
+def test_sums_are_of_the_first_pass(mapping, most, sweeps):
+    query, key = torch.randn(1, 1, 16, 64), torch.randn(1, 1, KEYS, 64)
+    with torch.no_grad():
+        attention(query, key, key, mapping, impl="triton")
+    assert len(sweeps) == most, sweeps
