@@ -15,6 +15,7 @@ from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.triton import launch, plan, settings, tuned
+from sparse_attn.kernels.triton.names import Shape
 from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Setting
 from sparse_attn.mappings import get_spec, mapping_names
 
@@ -120,9 +121,10 @@ class Recorded:
         self.name = name
 
     def __getitem__(self, grid):
-        def launched(*_, **options):
+        def launched(*arguments, **options):
             chosen = {n: options.get(n) for n in ("num_warps", "num_stages", "maxnreg")}
-            self.launches.append((self.name, grid[0], options["SHAPE"][:2], chosen))
+            (shape,) = (a for a in arguments if isinstance(a, Shape))
+            self.launches.append((self.name, grid[0], shape[:2], chosen))
 
         return launched
 
@@ -257,9 +259,9 @@ def test_kept_rows_list_the_same_tiles(options, monkeypatch):
 def test_inference_of_kept_rows_writes_no_lists():
     for train in (False, True):
         inputs, made = planned(Problem("sparsemax", keys=200), train)
-        assert made.fixed["MAP"].skip == train
+        assert made.map.skip == train
         tiles = launch._empty_outputs(inputs, train, False)[3]
-        assert (tiles.numel() > 0) == train
+        assert (tiles is not None) == train
 
 
 @each(TRITON, CUDA)
