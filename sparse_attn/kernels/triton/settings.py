@@ -40,8 +40,9 @@ _FORWARD = {
     "pointwise": _STAGES,  # the limit made softmax 2 to 4 % slower on long causal rows
     "projection": _LIMIT,  # mostly 13 to 22 % faster; three stages another 1 to 13 %, or slower
     "entmax": Setting(64, 64),  # its logarithms and exponentials need the registers
-    # the limit is for the registers alone; smaller tiles keep local memory out of the loops
-    "r-softmax": Setting(64, 32, stages=3, registers=168),
+    # the limit is for the registers alone; smaller tiles and two stages keep local memory out of
+    # the loops
+    "r-softmax": Setting(64, 32, registers=168),
     "threshold": _STAGES,  # training with t-softmax 14 % faster
     "truncated": _LIMIT,  # 3 to 4 % faster; three stages slower
     "free": Setting(64, 64),  # three stages: inference 4 % faster, training 5 % slower
