@@ -4,7 +4,10 @@ import shutil
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor.utils import get_first_incompatible_cudagraph_node
 
 from benchmarks.host import stubbed
 from sparse_attn import SparsitySchedule, patch_model
@@ -165,6 +168,32 @@ def test_training_on_a_gpu_compiles_in_one_graph(family, name, params, learn):
     # the Triton kernels have no gradient to T5's learned bias, which its cross-attention has not
     calls = made.config["num_decoder_layers"] if family == "t5" else made.modules
     assert_fused(counter, calls, "triton")
+
+
+@pytest.mark.parametrize("learn", ["", "r"])
+def test_nothing_in_a_training_step_excludes_cuda_graphs(learn):
+    """Neither an operator that Inductor cannot capture, nor a tensor that is not the graph's."""
+    model = BERT.build(use_cache=False, num_hidden_layers=1, attention_probs_dropout_prob=0.1)
+    patch_model(model.train(), "r-softmax", r=0.3, learn=learn or ())
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    with stubbed():
+        fast = torch.compile(model, backend=backend, fullgraph=True)
+        BERT.run(fast, BERT.example).sum().backward()
+    forward, backward = graphs
+    for graph, name in ((forward, "forward"), (backward, "backward")):
+        assert get_first_incompatible_cudagraph_node(graph) is None
+        targets = [str(node.target) for node in graph.graph.nodes]
+        assert sum(f"sparse_attn.triton_{name}" in target for target in targets) == 1
+        # values that the host reads, and inputs that change in place
+        assert not [t for t in targets if "local_scalar" in t or ".copy_" in t]
+        constants = [node for node in graph.graph.nodes if node.op == "get_attr"]
+        assert not constants, constants
 
 
 ONE_LAYER = {
