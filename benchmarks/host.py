@@ -157,9 +157,11 @@ def without_launches(device: torch.device) -> Iterator[None]:
             yield
     else:
         driver.set_active(NoGpu(90))
-        with chosen():
-            yield
-        driver.reset_active()
+        try:
+            with chosen():
+                yield
+        finally:
+            driver.reset_active()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from engine.usage import explain, own_error, spell_out
+from engine.usage import config_files, explain, own_error, spell_out
 from sparse_attn.cli.programs import command_of
 from sparse_attn.evaluation.rows import read_text
 from sparse_attn.system import yaml_text
@@ -130,9 +130,8 @@ class Program:
         try:
             parsed = parser.parse_args(given)
         except UnicodeDecodeError:
-            for file in map(Path, " ".join(given).replace("=", " ").split()):
-                if file.is_file():
-                    read_text(file)  # the error that names it
+            for file in config_files(given):
+                read_text(Path(file))  # the error that names it
             raise
         except (ArgumentError, yaml.YAMLError) as error:
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")

@@ -43,7 +43,7 @@ def explain(
         found = option not in BESIDE and _closest_keys(option.removesuffix("+").split("."), configs)
         if found:
             return f"--{option}: unknown; {_suggest(found, '--') or f'see {prog} {name} --help'}"
-    for file in _config_files(options):
+    for file in config_files(options):
         fault = _fault_of_file(file, configs)
         if fault:
             fits = [other for other, theirs in commands.items() if not _fault_of_file(file, theirs)]
@@ -139,7 +139,7 @@ def _keys(configs: Iterable[type], path: tuple[str, ...] = ()) -> Iterator[list[
             yield from _keys(filter(is_dataclass, _alternatives(hint)), (*path, name))
 
 
-def _config_files(options: Sequence[str]) -> Iterator[str]:
+def config_files(options: Sequence[str]) -> Iterator[str]:
     for word, following in pairwise([*options, ""]):
         option, _, value = word.partition("=")
         if option == "--config":

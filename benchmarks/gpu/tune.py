@@ -21,7 +21,7 @@ from benchmarks.attention import cases, contestants
 from benchmarks.gpu.stage import Result, Setup
 from benchmarks.timing import DeviceClock, Effort, Task, measure, reason, rounded, wall_clock
 from sparse_attn.kernels import attention
-from sparse_attn.kernels.triton import plan, settings, tuned
+from sparse_attn.kernels.triton import again, plan, settings, tuned
 from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Setting, Table
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.system.files import read_json, write_text
@@ -109,17 +109,17 @@ class Tuned:
 def use(table: Table, plans: dict[Any, Any]) -> None:
     """Launch with this table from now on, and keep its plans apart from those of other tables."""
     settings.table_of = lambda device: table  # type: ignore[assignment]
-    plan._PLANS = plans
+    plan._PLANS, again._READY = plans, {}
 
 
 @contextmanager
 def own_tables() -> Iterator[None]:
     """Undo every `use` at the end."""
-    before = settings.table_of, plan._PLANS
+    before = settings.table_of, plan._PLANS, again._READY
     try:
         yield
     finally:
-        settings.table_of, plan._PLANS = before
+        settings.table_of, plan._PLANS, again._READY = before
 
 
 def one_kernel(

@@ -54,7 +54,7 @@ def named_as_options(kind: type[Given]) -> Iterator[None]:
 
     def option(found: re.Match[str]) -> str:
         # a name without `_` may be a word of a sentence
-        is_name = found[2] or "_" in found[1] or found.start() == 0
+        is_name = found[2] or "_" in found[1] or found.string[found.end() :][:1] == ":"
         return options[found[1]] + " " * bool(found[2]) if is_name else found[0]
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -70,7 +71,8 @@ def _make(options: Options, inputs: Inputs, content: dict[str, Any]) -> None:
         if is_main and not plan.exists():  # leave the folder free for other options
             (folder / CONFIG_FILE).unlink()
             if is_new:
-                folder.rmdir()
+                with suppress(OSError):  # something else may lie in it
+                    folder.rmdir()
         raise
     if is_main:
         chosen = started if planned else plan.stat().st_mtime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,10 @@ def load_pretrained(cls: Any, path: str | Path, **kwargs: Any) -> Any:
 
 def check_path(path: str | Path, option: str = "path") -> None:
     """Raise TypeError for what is no path, and ValueError for a folder that does not exist."""
-    if not isinstance(path, (str, Path)):
+    if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"{option}={path!r}: expected a folder or a hub id")
+    if Path(path).is_file():
+        raise ValueError(f"{option}={str(path)!r}: is a file; name the folder that holds it")
     if not is_hub_id(str(path)) and not Path(path).is_dir():
         raise ValueError(f"{option}={str(path)!r}: there is no such folder")
 

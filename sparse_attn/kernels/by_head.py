@@ -38,7 +38,7 @@ def by_head(name: str, value: float | Tensor, query: Tensor) -> Tensor:
 def theta(mapping: Mapping, kernel: Kernel, query: Tensor) -> Tensor:
     """Return the kernel's parameter for each head, (H,); 0 if it has none."""
     name = kernel.parameter
-    if name is not None and mapping.value(name) is None:
+    if name is not None and name not in mapping.learned and mapping.value(name) is None:
         parameters = mapping.spec.parameters
         name = next((p.name for p in parameters if p.instead_of == name), None)
         if name is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -168,6 +169,22 @@ def test_values_of_parameters_are_those_of_the_call(backend: Backend) -> None:
 
 
 @each(TRITON, CUDA)
+@pytest.mark.parametrize("learn", ["", "t"])
+def test_checkpointing_repeats_the_first_call(learn: str, backend: Backend) -> None:
+    """The recomputation takes the short way, and must save the same tensors."""
+    module, given = layer(Mapping("t-softmax", t=4.0, learn=learn or ()), backend), qkv(backend)
+    again_, expected = [], results(layer(Mapping("t-softmax", t=4.0), backend), given)
+    again._READY.clear()
+    for _ in range(2):
+        out = checkpoint(lambda *qkv: sparse_attention(module, *qkv, None)[0], *given,
+                         use_reentrant=False)  # fmt: skip
+        again_.append([out, *torch.autograd.grad(out.square().sum(), given)])
+    for found in again_:
+        for ours, theirs in zip(found, expected, strict=False):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@each(TRITON, CUDA)
 def test_observers_see_every_call(checked: list[str], backend: Backend) -> None:
     module, given = layer(SOFTMAX, backend), qkv(backend)
     results(module, given)
@@ -274,6 +291,26 @@ def test_kernels_belong_to_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         given = [at(0).to(device) for _ in range(3)]
         attention(*given, SOFTMAX, impl="triton")
     assert (len(kernel.searched), len(kernel.direct)) == (2, 2)
+
+
+def test_backward_kernels_belong_to_the_types_of_what_was_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(triton, "INTERPRETED", True)
+    kernels = [Kernel() for _ in range(2)]
+    for name, kernel in zip(("fwd", "bwd_dq"), kernels, strict=True):
+        monkeypatch.setattr(launch, f"{name}_kernel", kernel)
+    for dtype in (torch.float32, torch.bfloat16, torch.bfloat16):
+        given = [at(0).requires_grad_() for _ in range(3)]
+        leaves = [t.data_ptr() for t in given]
+
+        def halved(t: Tensor, dtype: torch.dtype = dtype, leaves: list[int] = leaves) -> Tensor:
+            return t if t.data_ptr() in leaves or t.dim() != 4 else t.to(dtype)
+
+        with torch.autograd.graph.saved_tensors_hooks(halved, lambda t: t):
+            out = attention(*given, SOFTMAX, impl="triton")
+        out.backward(at(0))
+    assert [(len(k.searched), len(k.direct)) for k in kernels] == [(1, 2), (2, 1)]
 
 
 def test_backward_kernels_belong_to_the_strides_of_the_gradient(

@@ -40,6 +40,7 @@ ALWAYS = ("9.0", "entmax-1.5")  # and the others by `make soak`
 # at capability 9.0, at BERT's sizes: as far as the budget lets, and that outside the passes
 SPILLING = {"entmax-1.25", "softpick"}
 SPILLING_OUTSIDE = {"r-softmax", "t-softmax"}
+KEYS_SPILL = 3  # most spilled accesses in a loop of a keys' kernel, whose limit was faster
 # at capability 9.0, forward kernels whose loops do not spill; unless they keep their rows on chip,
 # three programs have enough registers on a multiprocessor
 LIMITED = ("sparsemax", "entmax-1.5", "r-softmax")
@@ -84,17 +85,19 @@ def test_machine_code(capability, mapping):
         kept = line.endswith("forward") and not any(p.products for p in kernel["passes"].values())
         if capability == "9.0":
             assert {name for name in PRODUCTS if code.names[name]} == {"HGMMA"}, line
-            spilling = any(loop.spills for loop in kernel["passes"].values())
+            spills = max(loop.spills for loop in kernel["passes"].values())
             if budget.KEPT in line and kept:
                 # four tiles, each once with the keys and with the values of both outputs
                 assert code.names["HGMMA"] == 4 * 3 * STEPS, line
             if line.endswith("forward") and mapping in LIMITED:
                 assert kept or kernel["registers"] <= MOST_REGISTERS, line
-                assert not spilling, line
-            elif "padding" in line and not line.endswith("keys") and mapping not in SPILLING:
+                assert not spills, line
+            elif line.endswith("keys") and mapping not in SPILLING:
+                assert spills <= KEYS_SPILL, line
+            elif "padding" in line and mapping not in SPILLING:
                 if mapping not in SPILLING_OUTSIDE:
                     assert (code.spills, kernel["stack"]) == (0, 0), f"{line} spills"
-                assert not spilling, line
+                assert not spills, line
     within(budget.counts(found))
 
 

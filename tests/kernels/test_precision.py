@@ -70,7 +70,7 @@ INTERPRETED = [
     Problem("sigsoftmax", {}, queries=1, keys=1, **ONE),
     Problem("sparsemax", {}, queries=3, keys=1, **ONE),
 ]
-# Beyond 128 keys the Triton kernels go tile by tile, and keep up to 256 or 512 of them on chip.
+# Beyond 128 keys the Triton kernels go tile by tile, and keep up to 256 of them on chip.
 TILED = [
     *(Problem(name, params, queries=5, keys=keys, **ONE)
       for name, params in SOLVERS for keys in (129, 150, 256)),

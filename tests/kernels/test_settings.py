@@ -260,7 +260,7 @@ def test_inference_of_kept_rows_writes_no_lists():
     for train in (False, True):
         inputs, made = planned(Problem("sparsemax", keys=200), train)
         assert made.map.skip == train
-        tiles = launch._empty_outputs(inputs, train, False)[3]
+        tiles = launch._empty_outputs(inputs, train, False, made.forward[0])[3]
         assert (tiles is not None) == train
 
 

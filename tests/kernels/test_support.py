@@ -211,6 +211,17 @@ def test_a_sink_beside_long_rows(name: str, params: dict, learned: str) -> None:
     assert_equal_to_rounding(replace(case, options={"causal": True}), "cpu", 1e-10)
 
 
+@pytest.mark.parametrize(("name", "params", "learned"), SHARES[:-2], ids=str)
+def test_a_sink_beside_long_rows_of_which_some_have_no_key(
+    name: str, params: dict, learned: str
+) -> None:
+    """The window of a later query holds padding alone, in a block with queries that have keys."""
+    case = replace(LONG, mapping=name, params=params, learn=learned or None, sink=1.0)
+    lengths = tuple(max(1, n // 3) for n in range(LONG.keys, LONG.keys - LONG.batch, -1))
+    case = replace(case, key_lengths=lengths, options={"window": 30})
+    assert_equal_to_rounding(case, "cpu", 1e-10)
+
+
 def test_a_spoiled_long_row() -> None:
     inputs = Inputs(LONG)
     with torch.no_grad():

@@ -250,12 +250,13 @@ template <class T> struct Task {
                         : survey(row);
     if (found && !g) found->valid = row.valid, found->top = spoiled ? NAN : row.top;
     if (!row.valid || spoiled) {
-      T bad = std::numeric_limits<T>::quiet_NaN();
+      // a row without keys may lie in a block with those of others
+      T bad = row.valid ? std::numeric_limits<T>::quiet_NaN() : T(0);
       for (int64_t j = 0; j < row.n; j++) x[j] = x[j] != -INF<T> ? bad : 0;
       if (g) std::copy(x, x + row.n, g);
       if (keys.sink) x[keys.to - keys.first] = 0;
       if (a.statistics) measure(row, b, h, i, special + keys.first);
-      return row.valid ? bad : 0;
+      return bad;
     }
     if (a.seed) {
       const Dropout<T> dropout(a, b, h, i);

@@ -45,7 +45,7 @@ def attend_again(
     scaling: float | None, dropout: float,
 ) -> Tensor | None:  # fmt: skip
     """out = dropout(map(scores)) v of a layout that `remember` has seen; None for any other."""
-    kernel = mapping.spec.kernel
+    kernel = mapping.spec.kernel if hasattr(mapping, "spec") and query.dim() == 4 else None
     if kernel is None or _is_special(kernel, mapping):
         return None
     capturing = query.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -53,21 +53,24 @@ def attend_again(
     if capturing or is_observed((query, key, value, mask)) or forward_ad._current_level >= 0:
         return None
     kernel = chosen_kernel(mapping, kernel)
-    number = mapping.value(kernel.parameter) if kernel.parameter else 0.0
-    if isinstance(number, float):
-        parameter = constant(number, query)
-    else:
-        parameter = theta(mapping, kernel, query)
-        if is_observed((parameter,)):
-            return None
-    learned = parameter.requires_grad
-    grad = torch.is_grad_enabled() and (
-        learned or query.requires_grad or key.requires_grad or value.requires_grad
+    enabled = torch.is_grad_enabled()
+    # not read before it is needed: checkpointing counts what a pass saves
+    learned = enabled and any(p.requires_grad for p in mapping.parameters(recurse=False))
+    grad = learned or (
+        enabled and (query.requires_grad or key.requires_grad or value.requires_grad)
     )
     layout = _layout(kernel, query, key, value, mask, causal, scaling, dropout, grad, learned)
     found = _READY.get(layout)
     if found is None:
         return None
+    name = kernel.parameter
+    number = 0.0 if name is None else None if name in mapping.learned else mapping.value(name)
+    if isinstance(number, float):
+        parameter = constant(number, query)
+    else:
+        parameter = theta(mapping, kernel, query)
+        if is_observed((parameter,)) or parameter.requires_grad != learned:
+            return None
     seed = draw_seed(query.device) if dropout else None
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     # faster than by name, in a function that is all about time

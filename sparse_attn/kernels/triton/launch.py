@@ -25,6 +25,7 @@ from sparse_attn.kernels.triton.decoding import (
     decode_values_kernel,
 )
 from sparse_attn.kernels.triton.forward import fwd_kernel
+from sparse_attn.kernels.triton.names import Shape
 from sparse_attn.kernels.triton.plan import (
     LaunchPlan,
     Options,
@@ -35,6 +36,7 @@ from sparse_attn.kernels.triton.plan import (
     skips,
 )
 from sparse_attn.kernels.triton.saved import GRADIENTS, POINTWISE, WIDE
+from sparse_attn.kernels.triton.settings import Setting
 
 
 @custom_op(
@@ -56,7 +58,8 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
 def _(*arguments: Any) -> tuple[Tensor, ...]:
     *given, grad, moments = arguments
     inputs = OperatorInputs(*given)
-    return _complete(inputs, _empty_outputs(inputs, grad, moments))
+    tile = forward_setting(inputs, grad)
+    return _complete(inputs, _empty_outputs(inputs, grad, moments, tile))
 
 
 def _complete(inputs: OperatorInputs, outputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
@@ -72,7 +75,7 @@ def _forward(
         inputs = inputs.dense()
         planned = plan(inputs, grad, moments)
     query, key, value = inputs[:3]
-    outputs = _empty_outputs(inputs, grad, moments)
+    outputs = _empty_outputs(inputs, grad, moments, planned.forward[0])
     out, second, stats, tiles, marks = outputs
     assert out is not None
     if planned.split is not None:
@@ -154,7 +157,9 @@ def _decode(inputs: OperatorInputs, planned: LaunchPlan, out: Tensor) -> None:
     out.copy_(parts.sum(0))
 
 
-def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[Tensor | None, ...]:
+def _empty_outputs(
+    inputs: OperatorInputs, grad: bool, moments: bool, tile: Setting | Shape
+) -> tuple[Tensor | None, ...]:
     batch, heads, rows, dim = inputs.query.shape
     out = empty_rows(inputs.query, batch, heads, rows, dim)
     listed = skips(inputs, grad)
@@ -168,7 +173,6 @@ def _empty_outputs(inputs: OperatorInputs, grad: bool, moments: bool) -> tuple[T
         numbers = POINTWISE if inputs.family == "pointwise" else WIDE
         stats = out.new_empty(batch * heads * rows, numbers.value, dtype=torch.float32)
     if listed:
-        tile = forward_setting(inputs, grad)
         blocks, columns = -(-rows // tile.block_m), -(-inputs.key.shape[2] // tile.block_n)
         short = torch.int16 if max(blocks, columns) < 2**15 else torch.int32
         tiles = out.new_empty(batch * heads, blocks, columns + 1, dtype=short)
@@ -203,8 +207,9 @@ def _backward(
     shape, chosen, whole = planned.backward
     arguments = planned.arguments(inputs)
     batch, heads, rows, _dim = q.shape
-    # saved tensors may come back with other strides, from hooks
+    # hooks may change the gradient and what was saved
     strides = g.stride(), out.stride()
+    layout = *strides, *(None if t is None else t.dtype for t in given)
     of_outputs = dq.stride(), dk.stride(), dv.stride()
     with torch.cuda.device_of(q):
         launch(
@@ -215,7 +220,7 @@ def _backward(
                 stats, row_gradients, out if tiles is None else tiles, *arguments,
                 planned.map, planned.backward_flags, shape, whole,
             ),
-            chosen, planned, ("queries", strides), given,
+            chosen, planned, ("queries", layout), given,
         )  # fmt: skip
         if not whole:
             tile, chosen = planned.keys
@@ -229,7 +234,7 @@ def _backward(
                     *of_outputs[1:], stats, row_gradients, out if marks is None else marks,
                     out if lists is None else lists, *arguments, planned.map, planned.flags, tile,
                 ),
-                chosen, planned, ("keys", strides), given,
+                chosen, planned, ("keys", layout), given,
             )  # fmt: skip
     found = [dq, dk, dv]
     if want_parameter or want_sink:
