@@ -130,8 +130,10 @@ class Program:
         try:
             parsed = parser.parse_args(given)
         except UnicodeDecodeError:
-            for file in config_files(given):
-                read_text(Path(file))  # the error that names it
+            words = (word.partition("=")[2] or word for word in given)
+            for file in map(Path, (*config_files(given), *words)):  # of sections too
+                if file.is_file():
+                    read_text(file)  # the error that names it
             raise
         except (ArgumentError, yaml.YAMLError) as error:
             parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")

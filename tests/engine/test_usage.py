@@ -160,7 +160,7 @@ def test_of_a_yaml_file(
 
 
 def test_of_a_section_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "mapping.yaml"
+    file = tmp_path / "my mapping.yaml"
     file.write_bytes(b"name: \xff")
     found = refusal(glue, capsys, "train", f"--mapping={file}", "--output_dir", "o")
     assert found.startswith(f"error: {file}, line 1: not UTF-8 ")
