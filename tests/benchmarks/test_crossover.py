@@ -22,7 +22,9 @@ def test_products_are_of_their_kind():
     with forced_kinds() as use:
         for kind in (SPARSE, DENSE):
             use(kind)
-            out, _, found, columns, _ = cpu._forward(*inputs.for_operator(), None, False, True)
+            out, _, found, columns, *_ = cpu._forward(
+                *inputs.for_operator(), None, False, True, True
+            )
             torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
             assert (found[..., 1] >= 0).all() == (kind == SPARSE)
             assert (columns.numel() > 0) == (kind == SPARSE)
