@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+
+# private: only these counts say that Inductor skipped CUDA graphs
 from torch._dynamo.utils import counters
 
 from benchmarks.attention import step
