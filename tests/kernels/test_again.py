@@ -169,11 +169,20 @@ def test_values_of_parameters_are_those_of_the_call(backend: Backend) -> None:
 
 
 @each(TRITON, CUDA)
-@pytest.mark.parametrize("learn", ["", "t"])
-def test_checkpointing_repeats_the_first_call(learn: str, backend: Backend) -> None:
+@pytest.mark.parametrize(
+    ("name", "params", "learn"),
+    [
+        ("t-softmax", {"t": 4.0}, ""),
+        ("t-softmax", {"t": 4.0}, "t"),
+        ("entmax", {"alpha": 1.4}, "alpha"),
+    ],
+)
+def test_checkpointing_repeats_the_first_call(
+    name: str, params: dict[str, float], learn: str, backend: Backend
+) -> None:
     """The recomputation takes the short way, and must save the same tensors."""
-    module, given = layer(Mapping("t-softmax", t=4.0, learn=learn or ()), backend), qkv(backend)
-    again_, expected = [], results(layer(Mapping("t-softmax", t=4.0), backend), given)
+    module, given = layer(Mapping(name, learn=learn or (), **params), backend), qkv(backend)
+    again_, expected = [], results(layer(Mapping(name, **params), backend), given)
     again._READY.clear()
     for _ in range(2):
         out = checkpoint(lambda *qkv: sparse_attention(module, *qkv, None)[0], *given,

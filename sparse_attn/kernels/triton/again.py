@@ -1,7 +1,6 @@
 """Calls of a layout that has run before, without the checks that it passed then.
 
-In training of BERT's size the host is slower than the GPU, and these checks take a third of its
-time for a layer.
+In training of BERT's size the host is slower than the GPU, and these checks are much of its work.
 """
 
 from __future__ import annotations
@@ -107,7 +106,8 @@ def remember(
 def chosen_kernel(mapping: Mapping, kernel: Kernel) -> Kernel:
     """Return the mapping's kernel; entmax has cheaper ones for fixed alpha 1, 1.5 and 2."""
     # not in a graph, which would be recompiled for each value of a schedule
-    if kernel.name != "entmax" or (torch.compiler.is_compiling() and mapping.was_set):
+    moves = torch.compiler.is_compiling() and mapping.was_set
+    if kernel.name != "entmax" or moves or "alpha" in mapping.learned:
         return kernel
     alpha = mapping.value("alpha")
     fixed = None if isinstance(alpha, Tensor) else FIXED_ALPHA.get(alpha)
