@@ -77,8 +77,7 @@ def attention(
     """
     if all(isinstance(tensor, Tensor) for tensor in (query, key, value)):
         query, key, value = as_autocast(query, key, value)
-        others = key_lengths, cu_seqlens, bias, sink, softcap, window, impl
-        if isinstance(mapping, Mapping) and all(other is None for other in others):
+        if key_lengths is cu_seqlens is bias is sink is softcap is window is impl is None:
             again = run_again(query, key, value, mapping, mask, causal, scale, dropout)
             if again is not None:
                 return again

@@ -44,6 +44,15 @@ class OperatorInputs(NamedTuple):
         """The tensors, which come first."""
         return self[:_TENSORS]  # type: ignore[return-value]
 
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether autograd will ask for a gradient of this call."""
+        if torch.is_grad_enabled():
+            for t in self.tensors:
+                if t is not None and t.requires_grad:
+                    return True
+        return False
+
     def learned(self, wanted: Sequence[bool]) -> list[Tensor]:
         """Return those of parameter, sink and bias whose gradients are wanted."""
         given = zip((self.parameter, self.sink, self.bias), wanted, strict=True)
@@ -153,10 +162,8 @@ def register(
         return forward(*inputs, *more)[:results]
 
     def direct(inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
-        if torch.is_grad_enabled():
-            for t in inputs.tensors:
-                if t is not None and t.requires_grad:
-                    return apply(*inputs[:_LEAVES], (inputs, *more))
+        if inputs.wants_gradients:
+            return apply(*inputs[:_LEAVES], (inputs, *more))
         return compute(inputs, *more)[:results]
 
     return Attend(call, direct)

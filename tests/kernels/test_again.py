@@ -150,6 +150,7 @@ def test_an_error_stays_an_error(backend: Backend) -> None:
         ((query, key.half(), value), {}, "key"),
         ((query, key, value), {"dropout": 1.5}, "dropout"),
         ((query, key, value), {"scaling": float("nan")}, "scale"),
+        ((query, key, value), {"scaling": [0.5]}, "scale"),
         ((query, key, value), {"attention_mask": mask(backend)[:, :, :3]}, "mask"),
     ):
         options = {"attention_mask": None, **options}

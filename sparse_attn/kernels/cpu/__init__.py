@@ -38,8 +38,7 @@ def _build_error() -> str | None:
 def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, Dv), in the memory order (B, Q, H, Dv)."""
     given = inputs.for_operator()
-    keep = torch.is_grad_enabled()
-    keep = keep and any(isinstance(t, Tensor) and t.requires_grad for t in given)
+    keep = given.wants_gradients
     # a compiled graph cannot hold tensors whose size depends on the scores
     lists = keep and not torch.compiler.is_compiling()
     out, statistics = _call(given, inputs.special_keys, inputs.need_statistics, keep, lists)

@@ -61,8 +61,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
         given = given._replace(
             query=given.query.to(dtype), key=given.key.to(dtype), value=given.value.to(dtype)
         )
-    tensors = (given.query, given.key, given.value, given.parameter, given.sink)
-    grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    grad = given.wants_gradients
     moments = grad and plan.needs_moments(given, given.parameter.requires_grad)
     out: Tensor = launch.attend(given, grad, moments)[0]
     again.remember(inputs, kernel, given, grad, moments)

@@ -29,7 +29,7 @@ FIXED_ALPHA = {
 
 
 class Ready(NamedTuple):
-    """What the checks and the plan of a layout have found."""
+    """Results of the checks and of the plan of a layout."""
 
     kernel: Kernel  # held, because its id stands for it in the layout
     planned: LaunchPlan
@@ -59,7 +59,10 @@ def attend_again(
         enabled and (query.requires_grad or key.requires_grad or value.requires_grad)
     )
     layout = _layout(kernel, query, key, value, mask, causal, scaling, dropout, grad, learned)
-    found = _READY.get(layout)
+    try:
+        found = _READY.get(layout)
+    except TypeError:  # an argument such as a list, which the checks name
+        return None
     if found is None:
         return None
     name = kernel.parameter

@@ -17,7 +17,8 @@ from sparse_attn.kernels.triton.settings import Setting
 SHORT = 128  # most keys of a row in one tile, and most queries and keys of a head that is WHOLE
 KEPT_TILE, KEPT_DIM = 64, 64  # keys of a tile of a row kept on chip, and largest head_dim
 # most keys of such a row, in blocks of 64 and of 32 queries: with more, loops of the compiled code
-# would use local memory; sigmoid and relu take one pass over most rows, and gain nothing
+# (of softpick all of it) would use local memory; sigmoid and relu take one pass over most rows, and
+# gain nothing
 KEPT = (256, 0)
 KEPT_BY_KERNEL = {
     "top-p-softmax": (128, 256),

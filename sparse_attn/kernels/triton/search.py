@@ -71,7 +71,7 @@ def without(lists, hit):
 
 
 @triton.jit
-def beyond(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+def least_above(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
     """Step of `next_kept`: the least score above a bound."""
     return (tl.minimum(state[0], tl.min(tl.where(x > given[0], x, float("inf")), 1)),)
 
@@ -86,10 +86,10 @@ def alike(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 def next_kept(block, bound, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
     """Return the least score above a bound of rows that stay on chip, and how many are alike."""
     state = (tl.full([SHAPE.block_m], float("inf"), tl.float32),)
-    (least,) = sweep(beyond, state, (bound[:, None],), block, False, MAP, FLAGS, SHAPE)
+    (least,) = sweep(least_above, state, (bound[:, None],), block, False, MAP, FLAGS, SHAPE)
     if FLAGS.sink:
         x, columns = sink_of(block.site, SHAPE)
-        (least,) = beyond((least,), (bound[:, None],), x, columns, False, MAP)
+        (least,) = least_above((least,), (bound[:, None],), x, columns, False, MAP)
     state = (tl.full([SHAPE.block_m], 0.0, tl.float32),)
     (number,) = sweep(alike, state, (least[:, None],), block, False, MAP, FLAGS, SHAPE)
     if FLAGS.sink:

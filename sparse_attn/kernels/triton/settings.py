@@ -56,7 +56,7 @@ DEFAULTS: dict[tuple[int, int], dict[str, dict[str, Setting]]] = {
         "forward": _FORWARD,
         "queries": dict.fromkeys(_FORWARD, _STAGES),  # at most 5 % faster, never slower
         # tiles of 128 queries took 15 to 45 % longer; the limit made entmax and sparsemax 17 %
-        # faster, and costs local memory in the loops of most others
+        # faster, at one access of local memory in a loop of sparsemax, and costs most others more
         "keys": {**dict.fromkeys(_FORWARD, Setting(64, 64)), "projection": _LIMIT},
     }
 }
