@@ -70,11 +70,17 @@ def lora(model: Any, _: Subject) -> Any:
     return adapted
 
 
+def unpatched_attention(model: Any) -> dict[str, str]:
+    """Arguments that load a head's model with its attention, which a config does not keep."""
+    implementation = model.config._attn_implementation
+    return {"attn_implementation": "eager"} if implementation == "eager" else {}
+
+
 def lora_loaded(model: Any, subject: Subject) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(Path(folder, "base"))
         lora(model, subject).save_pretrained(Path(folder, "adapter"))
-        base = load_pretrained(type(model), Path(folder, "base"))
+        base = load_pretrained(type(model), Path(folder, "base"), **unpatched_attention(model))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             return PeftModel.from_pretrained(base, Path(folder, "adapter"), is_trainable=True)
@@ -84,7 +90,7 @@ def saved(**options: Any) -> Callable[[Any, Subject], Any]:
     def apply(model: Any, _: Subject) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder, **options)
-            return load_pretrained(type(model), folder)
+            return load_pretrained(type(model), folder, **unpatched_attention(model))
 
     return apply
 
@@ -96,6 +102,7 @@ def completed(model: Any, _: Subject) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             loaded = type(model).from_pretrained(folder)
+        loaded.set_attn_implementation(model.config._attn_implementation)
         return load_pretrained(loaded, folder)
 
 
