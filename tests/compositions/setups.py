@@ -102,8 +102,10 @@ def completed(model: Any, _: Subject) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             loaded = type(model).from_pretrained(folder)
-        loaded.set_attn_implementation(model.config._attn_implementation)
-        return load_pretrained(loaded, folder)
+        done = load_pretrained(loaded, folder)
+        for implementation in unpatched_attention(model).values():
+            done.set_attn_implementation(implementation)
+        return done
 
 
 def state_dict(model: Any, subject: Subject) -> Any:
