@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sparse_attn.cli.errors import input_errors, interruption
 from sparse_attn.cli.parser import LineParser
-from sparse_attn.comparison.options import MAPPINGS, PAIRS, TEXTS, Given, Options
+from sparse_attn.comparison.options import MAPPINGS, PAIRS, TEXTS, Given, Options, option_of
 from sparse_attn.system.hub import go_offline_if_unreachable
 
 OptionsT = TypeVar("OptionsT", bound=Given)
@@ -58,7 +58,39 @@ def add_to(commands: Any) -> None:
         help="write report.html, report.md, its figures and record.json there, replacing earlier "
         "ones",
     )
+    _add_windows(parser)
     parser.set_defaults(run=run)
+
+
+def _add_windows(parser: LineParser) -> None:
+    """Add the options of long texts."""
+    group = parser.add_argument_group("long texts")
+    group.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="tokens after which a text is cut, or of a window (512, or what the model reads)",
+    )
+    group.add_argument(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="read --texts as one long text, in windows that start every N tokens and score the "
+        "last N (with --windows or --needles: as long as a window)",
+    )
+    group.add_argument(
+        "--windows",
+        type=int,
+        metavar="N",
+        help="read --texts as one long text, in at most N windows spread evenly over it",
+    )
+    group.add_argument(
+        "--needles",
+        type=int,
+        metavar="N",
+        help="hide a number in N windows of --texts, at depths from the start to the end, ask for "
+        "it, and count how often the model gives it, in place of perplexity",
+    )
 
 
 def run(given: argparse.Namespace) -> None:
@@ -87,11 +119,23 @@ def options_of(given: argparse.Namespace, kind: type[OptionsT]) -> OptionsT:
         ValueError: options that do not fit each other, or a file as --out.
     """
     options = kind(**{field.name: getattr(given, field.name) for field in fields(kind)})
+    for name in ("max_length", "stride", "windows", "needles"):
+        _check_count(name, getattr(options, name, None), options)
     if options.data_dir is not None and options.task is None:
         raise ValueError(f"--data_dir {options.data_dir}: only for --task; leave it out")
     if given.out is not None and given.out.exists() and not given.out.is_dir():
         raise ValueError(f"--out {given.out}: is a file; name a folder")
     return options
+
+
+def _check_count(name: str, value: int | None, options: Given) -> None:
+    """Raise ValueError for a count that is not positive, or given without --texts."""
+    if value is None:
+        return
+    if value < 1:
+        raise ValueError(f"{option_of(name)} {value}: expected at least 1")
+    if options.texts is None and name != "max_length":
+        raise ValueError(f"{option_of(name)} {value}: only for --texts; leave it out")
 
 
 def add_model(parser: LineParser) -> None:

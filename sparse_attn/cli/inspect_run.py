@@ -118,7 +118,7 @@ def read(options: argparse.Namespace) -> Reading:
     Raises:
         ValueError: what is wrong with the model or the text.
     """
-    path, trusted = resolve_model(options.model, "MODEL"), options.trust_remote_code
+    path, trusted = resolve_model(options.model, "MODEL", gguf=True), options.trust_remote_code
     config, tokenizer = load_tokenizer(path, trusted)
     batch = _encode(options, config, tokenizer)
     model = load_model(path, config, trust_remote_code=trusted)

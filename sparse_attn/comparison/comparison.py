@@ -6,14 +6,23 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from sparse_attn.comparison.data import Data, Labels, read_data, short, with_next_words
+from sparse_attn.comparison.data import (
+    FOUND,
+    Data,
+    Labels,
+    read_data,
+    read_long_text,
+    short,
+    with_answers,
+    with_next_words,
+)
 from sparse_attn.comparison.measure import (
     Outcome,
     Variant,
@@ -23,7 +32,9 @@ from sparse_attn.comparison.measure import (
     sample,
 )
 from sparse_attn.comparison.options import Given, Options, named_as_options, option_of
-from sparse_attn.comparison.reader import Reader, open_reader
+from sparse_attn.comparison.reader import LONGEST, Reader, open_reader
+from sparse_attn.comparison.windows import cut_windows, hide_numbers
+from sparse_attn.hf.opening import check_vocabulary, quiet_transformers
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.syntax import parse_mappings
 from sparse_attn.reports import bootstrap
@@ -45,18 +56,55 @@ def compare(options: Options) -> dict[str, Any]:
     """
     started = time.perf_counter()
     mappings = {"softmax": Mapping("softmax"), **_mappings(options.mappings)}
-    data = read_data(options)
+    data = None if options.in_windows else read_data(options)
+    text = read_long_text(options.texts) if options.in_windows and options.texts else None
     reader = open_reader(
         options.model,
         embed=options.pairs is not None,
-        task=data.task,
+        task=data and data.task,
+        max_length=options.max_length,
         trust_remote_code=options.trust_remote_code,
     )
+    if text is not None:
+        data = _windows(*text, reader, options)
+    assert data is not None
     variants = [Variant(label, reader, mapping) for label, mapping in mappings.items()]
     check_mappings(variants)
     record = {"command": command_of(options, "compare", "out"), "model": model_of(options)}
     record |= measured(variants, data)[0]
     return record | {"seconds": time.perf_counter() - started, **origin(reader)}
+
+
+def _windows(text: str, source: str, reader: Reader, options: Options) -> Data:
+    """Cut the text into windows, with numbers hidden in them if asked for.
+
+    Raises:
+        ValueError: the model is not causal, the text is shorter than a window, or a window than
+            what is hidden in it.
+    """
+    if not reader.causal:
+        raise ValueError(
+            f"MODEL={options.model!r}: is no causal language model, which --stride, --windows and "
+            "--needles need"
+        )
+    tokenizer = reader.tokenizer
+    with quiet_transformers():  # no warning about long texts
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        first = [token for token in tokenizer("")["input_ids"] if token == tokenizer.bos_token_id]
+    check_vocabulary(ids, reader.model.config)
+    length = reader.limit
+    windows = cut_windows(ids, first, length, options.stride or length, options.windows)
+    if not windows:
+        raise ValueError(
+            f"--texts {options.texts}: has {len(ids)} tokens, fewer than a window of {length}; "
+            "give a longer text, or a smaller --max-length"
+        )
+    stride = options.stride or length
+    data = Data(windows, source, windows={"tokens": length, "stride": stride, "of": len(ids)})
+    if options.needles is not None:
+        hidden = hide_numbers(windows, first, tokenizer, options.needles)
+        return with_answers(data._replace(inputs=hidden))
+    return data
 
 
 def origin(reader: Reader) -> dict[str, Any]:
@@ -117,9 +165,8 @@ def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], l
     """
     reader = variants[0].reader
     lengths = reader.lengths(data.inputs)
-    if reader.causal and data.labels is None:
-        data = with_next_words(data, [min(length, reader.limit) for length in lengths])
-    outcomes, controls = _measure(variants, data)
+    data = _labelled(data, reader)
+    outcomes = measure(reader.batches(data.inputs), variants, "Mappings")
     labels = data.labels
     return {
         "source": data.source,
@@ -131,44 +178,81 @@ def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], l
         "metric": labels and labels.metric,
         "softmax": labels and _quality(outcomes[0], labels),
         "resamples": bootstrap.RESAMPLES,
-        "mappings": _rows(outcomes, controls, data),
+        **({"windows": data.windows} if data.windows else {}),
+        **({"controlled": LONGEST} if reader.limit > LONGEST else {}),
+        "mappings": _rows(outcomes, _controlled(outcomes, data), data),
     }, outcomes
 
 
-def _measure(variants: Sequence[Variant], data: Data) -> tuple[list[Outcome], list[Outcome | None]]:
-    """Measure every variant, and the controls of all but the first.
+def _labelled(data: Data, reader: Reader) -> Data:
+    """Label the unlabelled texts of a causal model by their next words."""
+    is_free = data.labels is None or data.labels.metric == "perplexity"
+    if not reader.causal or not is_free:
+        return data
+    return with_next_words(data, reader.predicted(data.inputs))
 
-    A control is None without zeros (underflow does not count) or if it cannot drop as few.
+
+class _Controlled(NamedTuple):
+    """A mapping and its control on the same data."""
+
+    ours: Outcome
+    random: Outcome
+    data: Data
+
+
+def _controlled(outcomes: Sequence[Outcome], data: Data) -> list[_Controlled | None]:
+    """Measure the controls of all outcomes but the first, which is softmax.
+
+    They read texts of at most LONGEST tokens, because the control has no fast kernel; of longer
+    ones the start, which the mappings then read as well. There is no control without zeros
+    (underflow does not count), if it cannot drop as few, or for numbers hidden in longer texts.
     """
+    variants = [_shortened(outcome.variant) for outcome in outcomes]
     reader = variants[0].reader
+    longer = reader.limit < outcomes[0].variant.reader.limit
+    can = [bool(outcome.variant.mapping.spec.zeros) for outcome in outcomes]
+    sparse = [i for i, outcome in enumerate(outcomes) if i and can[i] and outcome.zeros > 0]
+    found: list[_Controlled | None] = [None] * (len(outcomes) - 1)
+    answers = data.labels is not None and data.labels.metric == FOUND
+    if not sparse or (longer and answers):
+        return found
+    data = _labelled(data, reader)
     batches = reader.batches(data.inputs)
-    outcomes = measure(batches, variants, "Mappings")
+    ours = [outcomes[i] for i in sparse]
+    if longer:
+        some = [variants[0], *(variants[i] for i in sparse)]
+        ours = measure(batches, some, f"Mappings, {LONGEST} tokens")[1:]
     few = sample(reader, data.inputs, batches)
-    shares = [o.zeros if o.variant.mapping.spec.zeros else 0.0 for o in outcomes[1:]]
-    pairs = zip(variants[1:], shares, strict=True)
-    chosen = [control(variant.reader, few, share) for variant, share in pairs if share > 0]
-    found = iter(measure(batches, [variants[0], *chosen], "Controls")[1:] if chosen else ())
-    controls = [next(found) if share > 0 else None for share in shares]
-    return outcomes, [
-        random if random and abs(random.zeros - share) <= NEAR * share else None
-        for random, share in zip(controls, shares, strict=True)
-    ]
+    chosen = [control(variants[i].reader, few, o.zeros) for i, o in zip(sparse, ours, strict=True)]
+    randoms = measure(batches, [variants[0], *chosen], "Controls")[1:]
+    for i, own, random in zip(sparse, ours, randoms, strict=True):
+        if abs(random.zeros - own.zeros) <= NEAR * own.zeros:
+            found[i - 1] = _Controlled(own, random, data)
+    return found
+
+
+def _shortened(variant: Variant) -> Variant:
+    reader = variant.reader
+    return variant._replace(reader=replace(reader, limit=min(reader.limit, LONGEST)))
 
 
 def _rows(
-    outcomes: Sequence[Outcome], controls: Sequence[Outcome | None], data: Data
+    outcomes: Sequence[Outcome], controls: Sequence[_Controlled | None], data: Data
 ) -> list[dict[str, Any]]:
     """Return an entry for each mapping except softmax, the first."""
     softmax, *others = outcomes
     rows = []
     found = list(zip(others, controls, strict=True))
-    for ours, random in tqdm(found, "Bootstrap", leave=False, dynamic_ncols=True, disable=None):
+    for ours, controlled in tqdm(found, "Bootstrap", leave=False, dynamic_ncols=True, disable=None):
         row = {"mapping": ours.variant.label, **_shown(ours, data)}
         if data.labels is not None:
             row["against_softmax"] = _difference(ours, softmax, data)
-        if random is not None:
-            row["random"] = {"r": random.variant.mapping.value("r"), **_shown(random, data)}
-            row["against_random"] = _difference(ours, random, data)
+        if controlled is not None:
+            own, random, same = controlled
+            row["random"] = {"r": random.variant.mapping.value("r"), **_shown(random, same)}
+            if own is not ours:
+                row["random"]["ours"] = _shown(own, same)
+            row["against_random"] = _difference(own, random, same)
         rows.append(row)
     return rows
 

@@ -17,6 +17,7 @@ from sparse_attn.evaluation.rows import SUFFIXES, number_of, read_lines, read_ro
 from sparse_attn.evaluation.tasks import Task, get_task
 
 PAIR = ("sentence1", "sentence2")
+FOUND = "numbers found"
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -42,17 +43,19 @@ class Labels(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Inputs of a model, one or two texts each.
+    """Inputs of a model: one or two texts each, or all windows of a long text.
 
     Attributes:
         source: name of the data, for the page.
         task: the task of a classifier.
+        windows: of a long text: tokens of each, stride, and tokens of the text.
     """
 
-    inputs: Sequence[tuple[str, ...]]
+    inputs: Sequence[tuple[Any, ...]]
     source: str
     labels: Labels | None = None
     task: Task | None = None
+    windows: dict[str, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -97,15 +100,39 @@ def read_texts(path: Path) -> Data:
     return Data(texts, short(path))
 
 
-def with_next_words(data: Data, tokens: Sequence[int]) -> Data:
+def read_long_text(path: Path) -> tuple[str, str]:
+    """Read a file as one text, and the source's name; raises as `read_data`."""
+    if path.suffix != ".txt":
+        found = read_texts(path)
+        return "\n\n".join(" ".join(text) for text in found.inputs), found.source
+    option = _checked("--texts", path, TEXTS, (".txt", *SUFFIXES))
+    text = "\n".join(line for _, line in read_lines(path))
+    if not text.strip():
+        raise ValueError(f"{option}: holds no text")
+    return text, short(path)
+
+
+def with_next_words(data: Data, predicted: Sequence[int]) -> Data:
     """Label texts by their next words, to measure perplexity.
 
     Args:
-        tokens: number of tokens of each text that the model reads.
+        predicted: number of words of each text that the model predicts.
     """
-    counts = np.array(tokens) - 1  # the first token is not predicted
+    counts = np.array(predicted)
     labels = Labels("perplexity", counts, lambda nll: nll[:, 0].double().numpy(), perplexity)
     return data._replace(labels=labels)
+
+
+def with_answers(data: Data) -> Data:
+    """Label windows by whether all words that they score are the likeliest."""
+    ones = np.ones(len(data.inputs))
+    labels = Labels(FOUND, ones, lambda found: found[:, 1].numpy(), share_found)
+    return data._replace(labels=labels)
+
+
+def share_found(ones: np.ndarray, found: np.ndarray) -> float:
+    """Mean of `found`, 1 or 0."""
+    return float(found.mean())
 
 
 def perplexity(counts: np.ndarray, nll: np.ndarray) -> float:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sparse_attn.comparison.reader import Batch, Reader
+from sparse_attn.comparison.reader import Batch, Inputs, Reader
 from sparse_attn.hf.patching import patched
 from sparse_attn.inspection import record_attention
 from sparse_attn.inspection.record import ZeroCounts
@@ -21,6 +21,7 @@ from sparse_attn.mappings import Mapping
 CONTROL = "random-drop-softmax"
 SAMPLE = 64  # texts to find the share of a control on
 STEPS = 4
+CLOSE = 0.001  # relative difference at which the search for a control's share ends
 
 
 class Variant(NamedTuple):
@@ -99,8 +100,8 @@ def measure(batches: Sequence[Batch], variants: Sequence[Variant], title: str) -
                 reader = outcome.variant.reader
                 outputs, counts = outcome.variant.read(batch)
                 first = outputs if first is None else first
-                mask = batch.inputs["attention_mask"].to(outputs.device)
-                agreement = reader.agreement.measure(first, outputs, mask)
+                counted = batch.counted.to(outputs.device)
+                agreement = reader.agreement.measure(first, outputs, counted)
                 if not agreement.isfinite().all():
                     raise ValueError(
                         f"{outcome.variant.label}: the model's outputs are NaN or infinite; choose "
@@ -123,9 +124,7 @@ def check_mappings(variants: Sequence[Variant]) -> None:
             raise ValueError(f"{blamed}: {error}") from None
 
 
-def sample(
-    reader: Reader, inputs: Sequence[tuple[str, ...]], batches: Sequence[Batch]
-) -> list[Batch]:
+def sample(reader: Reader, inputs: Inputs, batches: Sequence[Batch]) -> list[Batch]:
     """Return SAMPLE of the inputs, spread over all lengths."""
     places = [place for batch in batches for place in batch.places]
     return reader.batches([inputs[place] for place in places[:: -(-len(places) // SAMPLE)]])
@@ -143,6 +142,8 @@ def control(reader: Reader, batches: Sequence[Batch], zeros: float) -> Variant:
         counts = torch.stack([variant.read(batch)[1] for batch in batches]).sum(0)
         missing = zeros - ZeroCounts(counts).mean
         tried.append((abs(missing), r))
+        if abs(missing) < CLOSE * zeros:
+            break
         r = min(max(r + missing, 1e-6), 1.0)
     # with few short texts the share is a step function, between whose steps r may alternate
     return Variant(CONTROL, reader, Mapping(CONTROL, r=min(tried)[1]))

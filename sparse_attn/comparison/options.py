@@ -72,3 +72,12 @@ class Options(Given):
 
     mappings: str
     out: Path | None
+    max_length: int | None = None
+    stride: int | None = None
+    windows: int | None = None
+    needles: int | None = None
+
+    @property
+    def in_windows(self) -> bool:
+        """Whether the texts are read as one long text."""
+        return not self.stride is self.windows is self.needles is None

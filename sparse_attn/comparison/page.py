@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from sparse_attn.comparison.data import FOUND
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.forest import forest
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
@@ -38,6 +40,10 @@ VERDICT = (
     "softmax. Not significant is no proof of equality: a "
     "true difference of half the interval's width is detected about half of the time. Not judged: "
     "too few rows, or the same difference in all."
+)
+BY_ZEROS = (
+    "Upright lines: 95 % intervals of the difference from softmax. Grey: one mapping, several "
+    "values of its parameter. Crosses: random."
 )
 AGAINST = {"softmax": "against_softmax", "as many zeros at random": "against_random"}
 EMPTY = [text.NOTHING] * 4
@@ -132,6 +138,8 @@ def _data(record: dict[str, Any]) -> str:
 def _unit(record: dict[str, Any]) -> str:
     if record["rows"] < record["texts"]:
         return "pair"
+    if record.get("windows"):
+        return "window"
     return "text" if record["metric"] in (None, "perplexity") else "row"
 
 
@@ -166,9 +174,31 @@ def notes(record: dict[str, Any]) -> list[str]:
             "their number.",
             VERDICT,
         ]
+    if record.get("controlled"):
+        made.append(
+            "The controls have no fast kernel. They read the first "
+            f"{record['controlled']} tokens of each text, and so did the mappings for the "
+            "comparison with them."
+        )
+    if record.get("windows"):
+        made.append(_windows(record))
     if record["cut"]:
         made.append(f"Cut after {record['limit']} tokens: {text.counted(record['cut'], 'text')}.")
     return made
+
+
+def _windows(record: dict[str, Any]) -> str:
+    windows = record["windows"]
+    found = (
+        f"Windows: {record['texts']} of {windows['tokens']:,} tokens, of a text of "
+        f"{windows['of']:,}, starting every {windows['stride']:,} or further apart. "
+    )
+    if record["metric"] == FOUND:
+        return found + (
+            "Each hides a number, at depths from the start to the end, and ends with a question "
+            "for it; found: each token of the number was the likeliest."
+        )
+    return found + "A window scores the tokens at its end that none before it has scored."
 
 
 def provenance(record: dict[str, Any]) -> list[str]:
@@ -199,7 +229,7 @@ def results(record: dict[str, Any]) -> list[Block]:
     """Build the figures and the table."""
     measured = measure_of(record).name
     blocks: list[Block] = [
-        Plot("zeros", f"{measured} by exact zeros", "Crosses: random.", by_zeros(record)),
+        Plot("zeros", f"{measured} by exact zeros", BY_ZEROS, by_zeros(record)),
     ]
     if record["metric"] is not None:
         found = {"": differences(record)["softmax"]}
@@ -210,6 +240,14 @@ def results(record: dict[str, Any]) -> list[Block]:
     return [*blocks, table(record)]
 
 
+def _by_name(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Group the rows of mappings that differ in a parameter alone."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["mapping"].split()[0], []).append(row)
+    return list(groups.values())
+
+
 def by_zeros(record: dict[str, Any]) -> Figure:
     """Plot quality (agreement without labels) by zeros, each mapping with its random control."""
     key, measured, scale, *_ = measure_of(record)
@@ -218,11 +256,20 @@ def by_zeros(record: dict[str, Any]) -> Figure:
     figure, axes = canvas.single(height=4.6)
     if record["metric"] is not None:
         axes.axhline(scale * record["softmax"], color="black", lw=1, ls="--", label="softmax")
+    for same in _by_name(rows):
+        # the curve of a parameter
+        points = sorted((100 * row["zeros"], scale * row[key]) for row in same)
+        axes.plot(*zip(*points, strict=True), color="0.6", lw=1, zorder=1)
     for row in rows:
         look = looks[row["mapping"]] | {"linestyle": "none"}
         x, y = 100 * row["zeros"], scale * row[key]
         axes.plot([x], [y], **look, label=canvas.name(row["mapping"]), markersize=8)
-        if "random" in row:
+        ends = row.get("against_softmax", {}).get("interval")
+        if ends is not None:
+            heights = [scale * (record["softmax"] + end) for end in ends]
+            axes.plot([x, x], heights, color=look["color"])
+        # of longer texts, the control has read only the start
+        if "random" in row and "ours" not in row["random"]:
             control = 100 * row["random"]["zeros"], scale * row["random"][key]
             axes.plot(*zip((x, y), control, strict=True), color=look["color"], lw=0.8, alpha=0.5)
             axes.plot(*([value] for value in control), "x", color=look["color"], markersize=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,9 +19,11 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    BatchEncoding,
     PreTrainedModel,
 )
 
+from sparse_attn.comparison.windows import Window
 from sparse_attn.evaluation.labels import class_order
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.opening import (
@@ -33,8 +36,9 @@ from sparse_attn.hf.opening import (
 from sparse_attn.inspection.tokens import longest
 from sparse_attn.system.machine import choose_device
 
-LONGEST = 512  # tokens of a text; the rest is cut off
+LONGEST = 512  # tokens of a text, unless others are asked for; the rest is cut off
 TEXTS, TOKENS = 64, 2048  # largest batch
+ROWS = 512  # tokens whose scores of all words are computed with at once
 
 # the classes with a head that we compare, by config
 CLASSES = {
@@ -42,6 +46,9 @@ CLASSES = {
     AutoModelForCausalLM: MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForMaskedLM: MODEL_FOR_MASKED_LM_MAPPING,
 }
+
+
+Inputs = Sequence[tuple[Any, ...]]  # one or two texts each, or all a `Window`
 
 
 class Agreement(NamedTuple):
@@ -68,18 +75,15 @@ def divergence(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
     """
     if softmax.dim() == 2:
         softmax, ours, mask = softmax.unsqueeze(1), ours.unsqueeze(1), mask[:, :1]
-    # text by text to save memory
-    return torch.stack(
-        [
-            F.kl_div(
-                q[use].log_softmax(-1),
-                p[use].log_softmax(-1),
-                reduction="batchmean",
-                log_target=True,
-            )
-            for p, q, use in zip(softmax, ours, mask.bool(), strict=True)
-        ]
-    )
+    # text by text, and some tokens at a time, to save memory
+    found = []
+    for text in zip(softmax, ours, mask.bool(), strict=True):
+        total = softmax.new_zeros((), dtype=torch.float64)
+        for p, q, use in zip(*(side.split(ROWS) for side in text), strict=True):
+            logs = q[use].log_softmax(-1), p[use].log_softmax(-1)
+            total += F.kl_div(*logs, reduction="sum", log_target=True)
+        found.append(total / text[2].sum())
+    return torch.stack(found)
 
 
 def distance(softmax: Tensor, ours: Tensor, mask: Tensor) -> Tensor:
@@ -93,10 +97,17 @@ DISTANCE = Agreement("|difference|", distance)
 
 
 class Batch(NamedTuple):
-    """Indices of texts, and the model's inputs for them."""
+    """Indices of texts, and the model's inputs for them; of windows, how many tokens score."""
 
     places: list[int]
     inputs: Any
+    scored: int | None = None
+
+    @property
+    def counted(self) -> Tensor:
+        """Mask of the tokens whose outputs count, (B, T)."""
+        mask: Tensor = self.inputs["attention_mask"]
+        return mask if self.scored is None else mask[:, : self.scored]
 
 
 @dataclass
@@ -122,9 +133,12 @@ class Reader:
     def __call__(self, batch: Batch) -> Tensor:
         """Return logits, in the task's order of labels, or embeddings of length 1 (B, D).
 
-        An embedding is the mean over the tokens.
+        An embedding is the mean over the tokens. Of windows, the logits of the scored tokens.
         """
         inputs = batch.inputs.to(self.model.device)
+        if batch.scored is not None:
+            few = {"logits_to_keep": batch.scored + 1} if self._keeps_few else {}
+            return self.forward(**inputs, **few, use_cache=False).logits[:, -batch.scored - 1 : -1]
         outputs = self.forward(**inputs)
         if self.agreement is not COSINE:
             return outputs.logits if self.order is None else outputs.logits[:, self.order]
@@ -134,23 +148,46 @@ class Reader:
     def scores(self, batch: Batch, outputs: Tensor) -> Tensor | None:
         """Return the outputs that predictions need, (B, D), or None for outputs by token.
 
-        For a causal model, -log p of the text's words except the first, (B, 1).
+        For a causal model, -log p of the words that it predicts, all but a text's first, and
+        whether it gives each of them the largest p, (B, 2).
         """
         if not self.causal:
             return outputs if outputs.dim() == 2 else None
-        ids, counts = batch.inputs["input_ids"], batch.inputs["attention_mask"].sum(1)
-        found = [
-            F.cross_entropy(logits[: count - 1], words[1:count], reduction="none").double().sum()
-            for logits, words, count in zip(outputs, ids, counts.tolist(), strict=True)
-        ]
-        return torch.stack(found).unsqueeze(1)
+        ids = batch.inputs["input_ids"].to(outputs.device)
+        if batch.scored is not None:
+            pairs = list(zip(outputs, ids[:, -batch.scored :], strict=True))
+        else:
+            counts = batch.inputs["attention_mask"].sum(1).tolist()
+            texts = zip(outputs, ids, counts, strict=True)
+            pairs = [(logits[: count - 1], words[1:count]) for logits, words, count in texts]
+        return torch.stack([_predicted(*pair) for pair in pairs])
 
-    def lengths(self, inputs: Sequence[tuple[str, ...]]) -> list[int]:
+    @property
+    def _keeps_few(self) -> bool:
+        return "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    def fit(self, window: Window) -> Window:
+        """Cut a window after the most tokens to read."""
+        if len(window.ids) <= self.limit:
+            return window
+        return Window(window.ids[: self.limit], min(window.scored, self.limit - 1))
+
+    def predicted(self, inputs: Inputs) -> list[int]:
+        """Return the number of words of each input that a causal model predicts."""
+        lengths = self.lengths(inputs)
+        return [
+            self.fit(given).scored if isinstance(given, Window) else min(length, self.limit) - 1
+            for given, length in zip(inputs, lengths, strict=True)
+        ]
+
+    def lengths(self, inputs: Inputs) -> list[int]:
         """Return the number of tokens of each input, uncut.
 
         Raises:
             ValueError: an input has no token, or one that the model does not know.
         """
+        if isinstance(inputs[0], Window):
+            return [len(window.ids) for window in _windows(inputs)]
         with quiet_transformers():  # no warning about long texts
             found = self.tokenizer(*_columns(inputs))["input_ids"]
         if [] in found:
@@ -159,8 +196,14 @@ class Reader:
         check_vocabulary(chain(*found), self.model.config)
         return [len(ids) for ids in found]
 
-    def batches(self, inputs: Sequence[tuple[str, ...]]) -> list[Batch]:
+    def batches(self, inputs: Inputs) -> list[Batch]:
         """Batch inputs by length, up to TEXTS and, if several, TOKENS; raises as `lengths`."""
+        if isinstance(inputs[0], Window):
+            windows = map(self.fit, _windows(inputs))
+            return [
+                Batch([place], _as_batch(window), window.scored)
+                for place, window in enumerate(windows)
+            ]
         lengths = [min(length, self.limit) for length in self.lengths(inputs)]
         groups: list[list[int]] = []
         for place in sorted(range(len(inputs)), key=lengths.__getitem__):
@@ -170,7 +213,7 @@ class Reader:
             groups[-1].append(place)
         return [Batch(places, self._encoded([inputs[p] for p in places])) for places in groups]
 
-    def _encoded(self, inputs: Sequence[tuple[str, ...]]) -> Any:
+    def _encoded(self, inputs: Inputs) -> Any:
         return self.tokenizer(
             *_columns(inputs),
             padding=True,
@@ -180,24 +223,49 @@ class Reader:
         )
 
 
-def _columns(inputs: Sequence[tuple[str, ...]]) -> list[list[str]]:
+def _columns(inputs: Inputs) -> list[list[str]]:
     return [list(column) for column in zip(*inputs, strict=True)]
 
 
+def _windows(inputs: Inputs) -> list[Window]:
+    return [given for given in inputs if isinstance(given, Window)]
+
+
+def _as_batch(window: Window) -> BatchEncoding:
+    ids = torch.tensor([window.ids])
+    return BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
+
+def _predicted(logits: Tensor, words: Tensor) -> Tensor:
+    """Sum -log p of these words, and whether each is the likeliest, in float64, (2,)."""
+    nll, likeliest = logits.new_zeros((), dtype=torch.float64), True
+    for part, true in zip(logits.split(ROWS), words.split(ROWS), strict=True):
+        nll += F.cross_entropy(part, true, reduction="none").double().sum()
+        likeliest = likeliest and bool((part.argmax(-1) == true).all())
+    return torch.stack([nll, torch.full_like(nll, likeliest)])
+
+
 def open_reader(
-    name: str, *, embed: bool = False, task: Task | None = None, trust_remote_code: bool = False
+    name: str,
+    *,
+    embed: bool = False,
+    task: Task | None = None,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
 ) -> Reader:
     """Load the model, on the GPU if there is one.
 
     Args:
-        name: a folder, a hub id, or pkg://package/folder.
+        name: a folder, a hub id, pkg://package/folder, or a GGUF file.
         embed: leave out the head.
         task: task that the model must be a classifier for.
+        max_length: tokens after which texts are cut; None for LONGEST, or what the model reads.
 
     Raises:
-        ValueError: the model cannot be loaded, is no classifier for the task or names other labels.
+        ValueError: the model cannot be loaded, is no classifier for the task, names other labels
+            or reads fewer tokens.
     """
-    path = resolve_model(name, "MODEL")
+    path = resolve_model(name, "MODEL", gguf=True)
     with quiet_transformers():
         config, tokenizer = load_tokenizer(path, trust_remote_code)
         cls = AutoModelForSequenceClassification if task else AutoModel if embed else _class(config)
@@ -219,11 +287,14 @@ def open_reader(
     elif cls is AutoModelForSequenceClassification and config.num_labels == 1:
         agreement = DISTANCE
     alone = cls is AutoModel and getattr(config, "is_encoder_decoder", False)
+    most = longest(config, tokenizer, model)
+    if max_length is not None and max_length > most:
+        raise ValueError(f"--max-length {max_length}: {name} reads at most {most:.0f} tokens")
     return Reader(
         model,
         model.get_encoder() if alone else model,
         tokenizer,
-        int(min(LONGEST, longest(config, tokenizer, model))),
+        int(min(max_length or LONGEST, most)),
         agreement,
         cls is AutoModelForCausalLM,
         order,

