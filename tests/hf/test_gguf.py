@@ -56,10 +56,10 @@ def folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(16)
     writer.add_tokenizer_model("gpt2")
-    words = ["<end>", *LETTERS, "ab", *(f"<{i}>" for i in range(6))]
+    words = ["<end>", *LETTERS, "ab", "cd", *(f"<{i}>" for i in range(5))]
     writer.add_token_list(words)
-    writer.add_token_types([3, *[1] * 9, *[3] * 6])
-    writer.add_token_merges(["a b"])
+    writer.add_token_types([3, *[1] * 10, *[3] * 5])
+    writer.add_token_merges(["a b", "c d"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
     names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
