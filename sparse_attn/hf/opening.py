@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModel,
+    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
 )
@@ -187,7 +188,10 @@ def load_model(
             model, info = load_pretrained(cls, path, **arguments)
         else:
             folder, file = _files(path)
-            model, info = cls.from_pretrained(folder, **arguments, **file)
+            # Transformers 5.17 finds no weights of a GGUF file for a class without a head
+            whole_cls = AutoModelForCausalLM if file and cls is AutoModel else cls
+            model, info = whole_cls.from_pretrained(folder, **arguments, **file)
+            model = model if whole_cls is cls else model.base_model
         layers = tuple(f"{layer.name}." for layer in attention_layers(model))
         whole = cls is not AutoModel
         missing = [name for name in info["missing_keys"] if whole or name.startswith(layers)]
