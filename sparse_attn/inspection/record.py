@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sparse_attn.kernels.rows import SparseRows
 from sparse_attn.kernels.statistics import COLUMNS
 from sparse_attn.mappings import Mapping, get_spec
 
@@ -77,6 +78,7 @@ class AttentionRecord:
         valid: with weights=True, the keys that each query of that call may attend to, bool,
             broadcastable to its weights; None for all.
         crosses: with weights=True, whether that call was cross-attention.
+        sparse: with weights="sparse", the `SparseRows` of every call, by the name of the layer.
         rows: number of sequences of a batch to count, from the first; None for all.
     """
 
@@ -87,6 +89,7 @@ class AttentionRecord:
         self.received: list[Tensor | None] = [None] * len(layers)
         self.valid: list[Tensor | None] = [None] * len(layers)
         self.crosses = [False] * len(layers)
+        self.sparse: dict[str, list[SparseRows]] = {}
         self.rows: int | None = None
         self._sums: list[Tensor | None] = [None] * len(layers)  # [heads, positions, COLUMNS]
         self._snapshots: list[list[dict[str, float | Tensor]]] = []  # call, layer, parameter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from sparse_attn.inspection.record import AttentionRecord
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.reference import received_mass
+from sparse_attn.kernels.rows import sparse_rows
+from sparse_attn.mappings import Mapping
 
 
 def valid_queries(inputs: AttentionInputs) -> Tensor | None:
@@ -30,6 +32,14 @@ def valid_queries(inputs: AttentionInputs) -> Tensor | None:
         return None
     # a padding mask is one row for all queries
     return mask[..., 0, :] if mask.stride(-2) == 0 else mask.any(-2)
+
+
+class _Sparse(NamedTuple):
+    """Which weights to keep as sparse rows, as `record_attention` takes them."""
+
+    heads: list[int] | None
+    queries: list[int] | None
+    threshold: float
 
 
 @dataclass
@@ -42,6 +52,7 @@ class _LayerObserver:
     keys: SpecialKeys
     keeps_weights: bool
     sums_received: bool
+    sparse: _Sparse | None
     crosses: bool = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -77,6 +88,11 @@ class _LayerObserver:
         self.record._add(self.index, rows, first)
         if self.sums_received:
             self.record.received[self.index] = received_mass(inputs, queries)
+        if self.sparse is not None:
+            kept = sparse_rows(inputs, *self.sparse)
+            self.record.sparse[self.layer.name].append(
+                replace(kept, first=0) if self.crosses else kept
+            )
         if weights is not None:
             self.record.weights[self.index] = weights.detach()
             self.record.crosses[self.index] = self.crosses
@@ -104,8 +120,12 @@ def record_attention(
     model: nn.Module,
     *,
     special_ids: Iterable[int] | None = None,
-    weights: bool = False,
+    weights: bool | Literal["sparse"] = False,
     received: bool = False,
+    layers: Iterable[str | int] | None = None,
+    heads: Iterable[int] | None = None,
+    queries: Iterable[int] | None = None,
+    threshold: float = 0.0,
 ) -> Iterator[AttentionRecord]:
     """Record attention: `with record_attention(model) as record: model(**batch)`.
 
@@ -118,7 +138,13 @@ def record_attention(
     Args:
         model: a Transformers model, patched or not, plain or wrapped.
         special_ids: ids of the tokens to sum the mass of, such as `tokenizer.all_special_ids`.
-        weights: also keep the weights of every layer's last call, which is slower.
+        weights: True to keep the weights of every layer's last call as well, which is slower;
+            "sparse" to keep those of every call as `record.sparse`, of which nothing is held but
+            weights above `threshold`.
+        layers, heads, queries: with weights="sparse", what to keep, None for all: layers by name or
+            number, heads by number, queries by their index in a call; negative ones count from the
+            end.
+        threshold: with weights="sparse", the weight that others must exceed to be kept.
         received: also keep the mass that each key received in every layer's last call. The
             reference then recomputes its weights, a few queries at a time.
 
@@ -129,27 +155,45 @@ def record_attention(
 
     Raises:
         TypeError: the model is not from Transformers.
-        ValueError: as `patch_model`, for a model whose softmax cannot be replaced.
+        ValueError: as `patch_model`, for a model whose softmax cannot be replaced; a choice without
+            weights="sparse"; a layer that the model does not have, or that has no exact zeros while
+            threshold is 0.
+        IndexError: at the next call, a layer has no such head.
         RuntimeError: the model is already being recorded; it was saved patched and loaded without
             its mappings (see `load_pretrained`); or, at its next call, it was patched or unpatched
             inside the block.
     """
+    choice = {"layers": layers, "heads": heads, "queries": queries, "threshold": threshold or None}
+    sparse = _sparse(weights, choice)
     root = root_of(model)
-    layers = attention_layers(root)
-    if any(getattr(layer.module, OBSERVER, None) is not None for layer in layers):
+    found = attention_layers(root)
+    if any(getattr(layer.module, OBSERVER, None) is not None for layer in found):
         raise RuntimeError(
             f"{type(root).__name__} is already being recorded; use the record of the outer block"
         )
     with nullcontext() if is_patched(root) else _library_softmax(root):
-        names = [getattr(layer.module, NAME).name for layer in layers]
-        record = AttentionRecord([layer.name for layer in layers], names)
+        mappings = [getattr(layer.module, NAME) for layer in found]
+        names = [layer.name for layer in found]
+        record = AttentionRecord(names, [mapping.name for mapping in mappings])
+        kept = _chosen(names, layers) if sparse else []
+        for index in kept:
+            _check_zeros(names[index], mappings[index], threshold)
+            record.sparse[names[index]] = []
         keys = SpecialKeys(root, special_ids)
         snapshot = Hook(
-            lambda *_: record._snapshot([getattr(layer.module, NAME, None) for layer in layers])
+            lambda *_: record._snapshot([getattr(layer.module, NAME, None) for layer in found])
         )
         handles = [root.register_forward_pre_hook(snapshot), *keys.watch()]
-        for index, layer in enumerate(layers):
-            observer = _LayerObserver(record, index, layer, keys, weights, received)
+        for index, layer in enumerate(found):
+            observer = _LayerObserver(
+                record,
+                index,
+                layer,
+                keys,
+                weights is True,
+                received,
+                sparse if index in kept else None,
+            )
             setattr(layer.module, OBSERVER, observer)
             if can_cross(layer.module):
                 handles.append(
@@ -160,5 +204,50 @@ def record_attention(
         finally:
             for handle in handles:
                 handle.remove()
-            for layer in layers:
+            for layer in found:
                 delattr(layer.module, OBSERVER)
+
+
+def _sparse(weights: bool | str, choice: dict[str, Any]) -> _Sparse | None:
+    """Return what to keep as sparse rows; None for nothing.
+
+    Raises:
+        ValueError: another word, or a choice without sparse rows.
+    """
+    if weights not in (True, False, "sparse"):
+        raise ValueError(f"weights={weights!r}: expected True, False or 'sparse'")
+    if weights != "sparse":
+        for name, value in choice.items():
+            if value is not None:
+                raise ValueError(f"{name}={value!r}: only with weights='sparse'")
+        return None
+    heads, queries = (None if choice[n] is None else list(choice[n]) for n in ("heads", "queries"))
+    return _Sparse(heads, queries, choice["threshold"] or 0.0)
+
+
+def _chosen(names: list[str], layers: Iterable[str | int] | None) -> list[int]:
+    """Return the numbers of the chosen layers, in model order."""
+    if layers is None:
+        return list(range(len(names)))
+    found = set()
+    for layer in layers:
+        if layer in names:
+            found.add(names.index(str(layer)))
+        elif isinstance(layer, int) and -len(names) <= layer < len(names):
+            found.add(layer % len(names))
+        else:
+            raise ValueError(
+                f"layers: there is no layer {layer!r}; give numbers below {len(names)}, or names "
+                f"such as {names[0]!r}"
+            )
+    return sorted(found)
+
+
+def _check_zeros(layer: str, mapping: Mapping, threshold: float) -> None:
+    if threshold == 0 and not mapping.spec.zeros:
+        raise ValueError(
+            f"weights='sparse': {mapping.name}, the mapping of {layer}, gives no weight of exactly "
+            "0, so that its rows are as large as weights=True; pass threshold=1e-3 to leave out "
+            "smaller weights, or patch the model with a sparse mapping, such as "
+            "patch_model(model, 'top-p-softmax', p=0.95)"
+        )

@@ -21,6 +21,8 @@ from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import Kernel, check_boolean
 from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, SINK, length_factor
 
+Rows = slice | Tensor  # of queries: a part, or their indices
+
 
 class AttentionOutput(NamedTuple):
     """Result of an implementation."""
@@ -184,9 +186,11 @@ class AttentionInputs:
         """
         return by_head(name or "", self.mapping.read(name) if name else 0.0, self.query)
 
-    def valid(self, rows: slice | None = None) -> Tensor | None:
+    def valid(self, rows: Rows | None = None) -> Tensor | None:
         """Keys that these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
-        rows = rows or slice(None)  # not a default argument, which Dynamo 2.11 cannot trace
+        rows = (
+            slice(None) if rows is None else rows
+        )  # not a default argument, which Dynamo 2.11 cannot trace
         queries, keys = self.shape[2:]
         i = torch.arange(queries, device=self.query.device)[rows, None]
         j = torch.arange(keys, device=self.query.device)
@@ -202,12 +206,12 @@ class AttentionInputs:
             parts.append((i - j).abs() < self.window)
         return functools.reduce(torch.logical_and, parts) if parts else None
 
-    def counted(self, rows: slice | None = None) -> Tensor | None:
+    def counted(self, rows: Rows | None = None) -> Tensor | None:
         """Return `valid` without keys with a bias of -inf."""
         valid = self.valid(rows)
         if self.bias is None:
             return valid
-        seen = select_rows(self.bias, rows or slice(None)) != -torch.inf
+        seen = (self.bias if rows is None else select_rows(self.bias, rows)) != -torch.inf
         return seen if valid is None else valid & seen
 
     def _number(self) -> Tensor:
@@ -365,7 +369,7 @@ def _between(low: float, value: Any, high: float) -> bool:
         return False
 
 
-def select_rows(tensor: Tensor, rows: slice) -> Tensor:
+def select_rows(tensor: Tensor, rows: Rows) -> Tensor:
     """Select rows of a tensor that broadcasts to (B, H, Q, K)."""
     return tensor[..., rows, :] if tensor.dim() > 1 and tensor.shape[-2] > 1 else tensor
 

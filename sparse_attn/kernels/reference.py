@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.kernels import dropout, statistics
-from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput, select_rows
+from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput, Rows, select_rows
 
 BLOCK = 2**24  # most weights in memory if not all are wanted
 
@@ -73,7 +73,7 @@ def row_statistics(inputs: AttentionInputs) -> Tensor:
     """Compute `statistics.of_weights` of a call in blocks of queries."""
     batch, heads, _, _ = inputs.shape
     found = [inputs.query.new_zeros(batch, heads, 0, len(statistics.COLUMNS))]
-    for _, weights, valid in _blocks(inputs):
+    for _, weights, valid in blocks(inputs):
         found.append(statistics.of_weights(weights, valid, inputs.special_keys))
     return torch.cat(found, dim=2)
 
@@ -87,7 +87,7 @@ def received_mass(inputs: AttentionInputs, queries: Tensor | None) -> Tensor:
     batch, heads, _, keys = inputs.shape
     exact = torch.promote_types(inputs.query.dtype, torch.float32)
     mass = inputs.query.new_zeros(batch, heads, keys, dtype=exact)
-    for rows, weights, _ in _blocks(inputs):
+    for rows, weights, _ in blocks(inputs):
         if queries is not None:
             weights = weights * queries[..., rows].unsqueeze(-1)
         mass += weights.sum(2)
@@ -95,22 +95,34 @@ def received_mass(inputs: AttentionInputs, queries: Tensor | None) -> Tensor:
 
 
 @torch.no_grad()
-def _blocks(inputs: AttentionInputs) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    """Yield blocks of queries: the slice, the weights before dropout, and the valid keys."""
+def blocks(
+    inputs: AttentionInputs, chosen: Tensor | None = None
+) -> Iterator[tuple[Rows, Tensor, Tensor | None]]:
+    """Yield blocks of queries: their indices, the weights before dropout, and the valid keys.
+
+    Args:
+        chosen: indices of the queries, (n,); None for all.
+    """
     batch, heads, queries, keys = inputs.shape
     step = max(1, BLOCK // max(1, batch * heads * keys))
-    for start in range(0, queries, step):
-        rows = slice(start, min(start + step, queries))
-        valid = inputs.counted(rows)
-        block = replace(
-            inputs,
-            query=inputs.query[:, :, rows],
-            mask=valid,
-            bias=None if inputs.bias is None else select_rows(inputs.bias, rows),
-            key_lengths=None,
-            cu_seqlens=None,
-            causal=False,
-            window=None,
-            dropout=0.0,
-        )
-        yield rows, exact_weights(block), valid
+    count = queries if chosen is None else len(chosen)
+    for start in range(0, count, step):
+        rows: Rows = slice(start, min(start + step, count))
+        rows = rows if chosen is None else chosen[rows]
+        block = of_queries(inputs, rows)
+        yield rows, exact_weights(block), block.mask
+
+
+def of_queries(inputs: AttentionInputs, rows: Rows) -> AttentionInputs:
+    """Return the call of these queries alone, without dropout."""
+    return replace(
+        inputs,
+        query=inputs.query[:, :, rows],
+        mask=inputs.counted(rows),
+        bias=None if inputs.bias is None else select_rows(inputs.bias, rows),
+        key_lengths=None,
+        cu_seqlens=None,
+        causal=False,
+        window=None,
+        dropout=0.0,
+    )

@@ -90,6 +90,17 @@ def _compute(
     return out.to(inputs.query.dtype), statistics, *kept
 
 
+def list_weights(inputs: OperatorInputs, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return number (B, H, Q), columns and values of each row's weights above `least`, and NaN."""
+    args = KernelArgs(inputs)
+    out = _empty_out(inputs, args.tensors[0])
+    if not (args.keys and out.numel()):
+        counts, columns, weights = _nothing_kept(out)[:3]
+        return counts.new_zeros(inputs.query.shape[:3]), columns, weights
+    args.point("out", out)
+    return args.list_weights(least)
+
+
 def _nothing_kept(like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     found, columns = (like.new_empty(0, dtype=kind) for kind in (torch.int64, torch.int32))
     return found, columns, like.new_empty(0), like.new_empty(0)

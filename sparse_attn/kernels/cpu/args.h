@@ -24,8 +24,8 @@ struct KernelArgs {  // as in kernel_args.py
   int64_t heads, key_heads, queries, keys, dim, value_dim;  // keys of the longest sequence
   int64_t segments, segment_rows, tile_rows, threads;
   int64_t all_batches, all_heads;  // whether one task covers all
-  int64_t want_parameter, keep_lists, causal, window;
-  double scale, softcap, dropout;
+  int64_t want_parameter, keep_lists, keep_weights, causal, window;
+  double scale, softcap, dropout, least;
   const int64_t *seed, *key_lengths;
   const int64_t *starts;  // starts of packed sequences and the last end, or null
   const double *parameter, *sink;  // by head; sink may be null
@@ -33,7 +33,7 @@ struct KernelArgs {  // as in kernel_args.py
   void *statistics;             // (batch, heads, queries, STATISTICS), or null
   Found *found;                 // (batch, heads, queries), or null; from forward for backward
   int32_t *columns;             // of the supports, -1 for a sink
-  void *scores;
+  void *scores;  // of the supports; with keep_weights, the weights above `least` of all rows
   void *lists;  // lists of the tasks, until `collect`
   int64_t entries;
   View query, key, value, mask, bias;

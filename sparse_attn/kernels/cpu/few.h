@@ -28,6 +28,7 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
     Row<T> row = make_row(h, scores + i * stride, nullptr, keys.width);
     bool bad = keys.width && survey(row);
     spoiled |= bad;
+    if (bad && a.keep_weights) return false;  // every weight of the row is NaN
     found[i] = {size, bad ? UNKNOWN : 0, row.valid};
     if (bad || !row.valid) continue;
     T bound = map.few.floor(row);
@@ -108,6 +109,27 @@ void Task<T>::keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool
   if (!kept) return;
   lists->columns.insert(lists->columns.end(), few_columns, few_columns + size);
   lists->scores.insert(lists->scores.end(), few_x, few_x + size);
+}
+
+// Keeps columns and weights of the tile's rows: those above `least`, and NaN.
+template <class T>
+void Task<T>::keep_weights(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse,
+                           const Columns &keys) {
+  const int64_t first = first_of(a, b), n = keys.to - keys.first;
+  Found *to = a.found + row_index(a, b, h, start);
+  std::vector<int32_t> &columns = lists->columns;
+  std::vector<T> &weights = lists->scores;
+  for (int64_t i = 0; i < rows; i++) {
+    const int64_t before = (int64_t)columns.size();
+    const T *p = sparse ? few_p + found[i].start : scores + i * stride;
+    const int32_t *at = sparse ? few_columns + found[i].start : nullptr;
+    for (int64_t k = 0; k < (sparse ? found[i].size : keys.width ? n : 0); k++) {
+      if (p[k] <= (T)a.least || (at && at[k] < 0)) continue;  // a sink has no column
+      columns.push_back((int32_t)(first + (at ? at[k] : keys.first + k)));
+      weights.push_back(p[k]);
+    }
+    to[i] = {before, (int64_t)columns.size() - before};
+  }
 }
 
 // Gradients of rows with known support, if other entries have no gradient.

@@ -43,8 +43,8 @@ class KernelArgs(ctypes.Structure):
         ("kernel", ctypes.c_char_p),
         *_fields(ctypes.c_int64, "batch heads key_heads queries keys dim value_dim"),
         *_fields(ctypes.c_int64, "segments segment_rows tile_rows threads all_batches all_heads"),
-        *_fields(ctypes.c_int64, "want_parameter keep_lists causal window"),
-        *_fields(ctypes.c_double, "scale softcap dropout"),
+        *_fields(ctypes.c_int64, "want_parameter keep_lists keep_weights causal window"),
+        *_fields(ctypes.c_double, "scale softcap dropout least"),
         *_fields(ctypes.c_void_p, "seed key_lengths starts parameter sink special_keys"),
         *_fields(ctypes.c_void_p, "statistics found columns scores lists"),
         *_fields(ctypes.c_int64, "entries"),
@@ -168,6 +168,16 @@ class KernelArgs(ctypes.Structure):
         finally:  # also frees them
             self._call("collect")
         return found, columns, scores
+
+    def list_weights(self, least: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute `out`; return the weights above `least`.
+
+        Returns their number in each row, (B, H, Q); their columns and values, (entries,), row by
+        row.
+        """
+        self.keep_weights, self.least = True, least
+        found, columns, weights = self.find(lists=False)
+        return found[..., 1], columns, weights
 
     def remember(self, found: Tensor, columns: Tensor, scores: Tensor, result: Tensor) -> None:
         """Set the support that the forward pass found, and its output."""

@@ -41,6 +41,11 @@ template <class T> static void run(KernelArgs &a, bool backward) {
 #endif
   a.lists = lists, a.entries = 0;
   if (!lists) return;
+  if (a.keep_weights) {  // row by row, whatever the tasks
+    for (int64_t row = 0; row < (a.starts ? 1 : a.batch) * a.heads * a.queries; row++)
+      a.found[row].start = a.entries, a.entries += a.found[row].size;
+    return;
+  }
   // from starts in one task's lists to starts in the joined lists
   int64_t groups = a.heads / a.key_heads;
   for (int64_t index = 0; index < tasks; index++) {
@@ -54,13 +59,31 @@ template <class T> static void run(KernelArgs &a, bool backward) {
   }
 }
 
+// moves the weights of a task's rows to their places
+template <class T> static void scatter_rows(KernelArgs &a, int64_t index, const Lists<T> &list) {
+  int64_t from = 0, groups = a.heads / a.key_heads;
+  each_part(a, index, [&](int64_t b, int64_t key_head, int64_t segment) {
+    Range part = queries_of(a, b, segment);
+    for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++)
+      for (int64_t i = part.from; i < part.to; i++) {
+        const Found &row = a.found[row_index(a, b, h, i)];
+        std::copy_n(list.columns.begin() + from, row.size, a.columns + row.start);
+        std::copy_n(list.scores.begin() + from, row.size, (T *)a.scores + row.start);
+        from += row.size;
+      }
+  });
+}
+
 // moves the lists to `columns` and `scores` with `entries` each; without them, only frees the lists
 template <class T> static void collect(KernelArgs &a) {
   auto *lists = (std::vector<Lists<T>> *)a.lists;
   int32_t *columns = a.columns;
   T *scores = (T *)a.scores;
-  for (Lists<T> &list : *lists) {
-    if (columns) {
+  for (int64_t index = 0; index < (int64_t)lists->size(); index++) {
+    Lists<T> &list = (*lists)[index];
+    if (columns && a.keep_weights) {
+      scatter_rows(a, index, list);
+    } else if (columns) {
       columns = std::copy(list.columns.begin(), list.columns.end(), columns);
       scores = std::copy(list.scores.begin(), list.scores.end(), scores);
     }

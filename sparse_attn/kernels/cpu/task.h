@@ -307,6 +307,8 @@ template <class T> struct Task {
   void measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys);
   void multiply_few(int64_t rows);
   void keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse);
+  void keep_weights(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse,
+                    const Columns &keys);
   void few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, const Found *support,
                     const int32_t *all_columns, const T *all_scores, Slopes &by);
 
@@ -327,12 +329,13 @@ template <class T> struct Task {
     load_queries(b, h, start, rows);
     Columns keys = score(b, h, start, queries, rows, tile_range(a, b, h, start, rows), true);
     bool sparse = select(b, h, start, rows, keys);
-    if (a.found) keep_found(b, h, start, rows, sparse);
+    if (a.found && !a.keep_weights) keep_found(b, h, start, rows, sparse);
+    for (int64_t i = 0; i < rows && keys.width && !sparse; i++)
+      map_row(b, h, start + i, scores + i * stride, nullptr, keys);
+    if (a.keep_weights) keep_weights(b, h, start, rows, sparse, keys);
     if (sparse) {
       multiply_few(rows);
     } else {
-      for (int64_t i = 0; i < rows && keys.width; i++)
-        map_row(b, h, start + i, scores + i * stride, nullptr, keys);
       const T *from = value_rows.data + keys.from * value_rows.stride;
       multiply<T>({scores + keys.from - keys.first, stride, 1}, from, value_rows.stride, PANEL<T>,
                   rows, keys.to - keys.from, value_dim, outs, value_dim, false);
