@@ -43,8 +43,9 @@ class LanguageModel(Suite[Reading, Contestant]):
 Milliseconds of SmolLM2-135M-Instruct (30 layers, 9 heads over 3 key heads of 64, float32) without
 its vocabulary layer, medians with quartiles; a ratio is the median over interleaved rounds of the
 time divided by that of `{SDPA}` in the same round. The text is Python's reference (pydoc_data), and
-`zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a cache. `{ROWS}` also keeps all weights above 0; `rows` is their size and
-`peak` the memory that one such pass adds to a fresh process, both in MiB."""
+`zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a cache.
+`{ROWS}` also keeps all weights above 0; `rows` is their size, and `peak` the memory that one such
+pass adds to that of a pass without, in a process of its own, both in MiB."""
     base = SDPA
     columns = (Column("zeros", "zeros"), Column("rows_mib", "rows"), Column("peak_mib", "peak"))
     paces: ClassVar = {"cpu": Pace(60, 3, 2400), "cuda": Pace(10, 5), "quick": Pace(0.5, 3, 120)}
@@ -95,10 +96,10 @@ time divided by that of `{SDPA}` in the same round. The text is Python's referen
                     return
                 for _ in range(STEPS):
                     model(ids[:, -1:], past_key_values=past)
-                past.crop(case.tokens - 1)
+                past.crop(-STEPS)
 
             rows: list[Row] = race.rows(
-                lambda c: Task(call, lambda: prepare(c), facts[c.name]), memory=False
+                lambda c: Task(call, lambda: prepare(c), facts[c.name]), "forward", memory=False
             )
         return {"tokens": case.tokens, "rows": rows}
 
@@ -113,9 +114,9 @@ time divided by that of `{SDPA}` in the same round. The text is Python's referen
         if case.group != "prefill" or label not in MAPPINGS:
             return {}
         mapping = MAPPINGS[label]
-        with patched(model, mapping.name, **mapping.parameter_values()):
-            with record_attention(model) as record:
-                model(ids, use_cache=False)
+        swap = patched(model, mapping.name, **mapping.parameter_values())
+        with swap, record_attention(model) as record:
+            model(ids, use_cache=False)
         return {"zeros": rounded(record.mean)}
 
 

@@ -20,6 +20,7 @@ from sparse_attn.mappings import Mapping
 
 CONTROL = "random-drop-softmax"
 SAMPLE = 64  # texts to find the share of a control on
+MOST = 2048  # tokens of these
 STEPS = 4
 CLOSE = 0.001  # relative difference at which the search for a control's share ends
 
@@ -125,9 +126,11 @@ def check_mappings(variants: Sequence[Variant]) -> None:
 
 
 def sample(reader: Reader, inputs: Inputs, batches: Sequence[Batch]) -> list[Batch]:
-    """Return SAMPLE of the inputs, spread over all lengths."""
+    """Return SAMPLE of the inputs, spread over all lengths; of long ones only MOST tokens."""
     places = [place for batch in batches for place in batch.places]
-    return reader.batches([inputs[place] for place in places[:: -(-len(places) // SAMPLE)]])
+    length = sum(batch.inputs["input_ids"].numel() for batch in batches) / len(places)
+    count = max(1, min(SAMPLE, int(MOST / length)))
+    return reader.batches([inputs[place] for place in places[:: -(-len(places) // count)]])
 
 
 def control(reader: Reader, batches: Sequence[Batch], zeros: float) -> Variant:
