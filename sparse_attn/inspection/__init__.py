@@ -3,10 +3,12 @@
 from sparse_attn.inspection.page import attention_page, write_page
 from sparse_attn.inspection.record import AttentionRecord, ZeroCounts
 from sparse_attn.inspection.recording import record_attention
+from sparse_attn.kernels.rows import SparseRows
 from sparse_attn.inspection.slopes import learned_function, slope_statistics
 
 __all__ = [
     "AttentionRecord",
+    "SparseRows",
     "ZeroCounts",
     "attention_page",
     "learned_function",

@@ -91,7 +91,11 @@ class SparseRows:
         return found
 
     def to_npz(self, path: str | Path) -> None:
-        """Write heads, queries, keys, first, starts, columns, weights and threshold for NumPy."""
+        """Write the attributes to a file for `numpy.load`.
+
+        Args:
+            path: the file, ending in .npz.
+        """
         arrays: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         arrays = {n: v.cpu() if isinstance(v, Tensor) else v for n, v in arrays.items()}
         np.savez_compressed(path, **arrays)
