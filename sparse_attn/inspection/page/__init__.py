@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
-from typing import Any
 
 from sparse_attn.inspection.page.data import page_data
 from sparse_attn.inspection.record import AttentionRecord
-from sparse_attn.system.files import atomic_write
+from sparse_attn.inspection.self_contained import AttentionPage, assemble, escaped_json
 
 PARTS = Path(__file__).parent
-
-
-class AttentionPage(str):
-    """The page as text, which a notebook shows in a frame."""
-
-    def _repr_html_(self) -> str:
-        return f'<iframe srcdoc="{html.escape(self)}" width="100%" height="720"></iframe>'
 
 
 def attention_page(
@@ -66,55 +52,10 @@ def attention_page(
         TypeError: sides are not records by name.
     """
     data = page_data(sides, tokens, special_mask, example)
-    style, script = _part("page.css"), _part("values.js") + _part("page.js")
-    return AttentionPage(
-        Template(_part("page.html")).substitute(
-            title=html.escape(title),
-            policy=html.escape(_policy(style, script)),
-            style=style,
-            script=script,
-            data=_json(data),
-        )
+    return assemble(
+        PARTS / "page.html",
+        [PARTS / "page.css"],
+        [PARTS / "values.js", PARTS / "page.js"],
+        title,
+        data=escaped_json(data),
     )
-
-
-def write_page(path: str | Path, page: str, *, overwrite: bool = False) -> Path:
-    """Write a page atomically.
-
-    Args:
-        path: the file.
-        page: the result of `attention_page`.
-        overwrite: whether to replace an existing file.
-
-    Raises:
-        FileExistsError: the file exists, and overwrite is False.
-        UnwrittenError: it could not be written, for example because its folder is missing; an
-            existing file is unchanged.
-    """
-    path = Path(path)
-    if not overwrite and os.path.lexists(path):
-        raise FileExistsError(f"path={str(path)!r} exists; pass overwrite=True to replace it")
-    with atomic_write(path) as draft:
-        draft.write_text(page, encoding="utf-8")
-    return path
-
-
-def _part(name: str) -> str:
-    return (PARTS / name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Content security policy: no network, and only these styles and scripts."""
-    allowed = {"script-src": script, "style-src": style}
-    hashes = {
-        source: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for source, text in allowed.items()
-    }
-    own = "; ".join(f"{source} 'sha256-{digest}'" for source, digest in hashes.items())
-    return f"default-src 'none'; {own}; img-src data:; base-uri 'none'; form-action 'none'"
-
-
-def _json(data: dict[str, Any]) -> str:
-    """JSON that is safe inside HTML; json.dumps already escapes non-ASCII characters."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
