@@ -163,6 +163,8 @@ def _check_long(options: argparse.Namespace) -> None:
         raise ValueError("--pair: not for --file and --generate; leave it out")
     if len(options.mapping) > 1:
         raise ValueError("--mapping is given twice: expected one for a long text")
+    if options.max_tokens is not None and options.max_tokens > MAX_LONG:
+        raise ValueError(f"--max-tokens {options.max_tokens}: a page shows at most {MAX_LONG}")
     if options.generate is not None and options.generate < 1:
         raise ValueError(f"--generate {options.generate}: expected at least 1")
     if options.file is not None:

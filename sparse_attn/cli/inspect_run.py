@@ -136,7 +136,8 @@ def read(options: argparse.Namespace, generates: bool = False) -> Reading:
     config, tokenizer = load_tokenizer(path, trusted)
     batch = _encode(options, config, tokenizer)
     cls = AutoModelForCausalLM if generates else AutoModel
-    if generates and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    writer = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if generates and (writer is None or [writer.__name__] != config.architectures):
         raise ValueError(f"--generate: {options.model} is no causal language model; leave it out")
     model = load_model(path, config, cls, trust_remote_code=trusted)
     forward, note = model, ""
@@ -158,7 +159,11 @@ def read(options: argparse.Namespace, generates: bool = False) -> Reading:
 def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[str, Tensor]:
     with quiet_transformers():  # no warning about long texts
         encoded = tokenizer(options.text, options.pair, return_tensors="pt")
-    count = encoded["input_ids"].shape[1]
+    count = encoded["input_ids"].shape[1] + (options.generate or 0)
+    is_long = options.file is not None or options.generate is not None
+    name = "TEXT" if options.file is None else f"--file {options.file}"
+    if options.generate is not None:
+        name += f" with --generate {options.generate}"
     ids = encoded["input_ids"][0].tolist()
     if {tokenizer.unk_token_id, *tokenizer("")["input_ids"]}.issuperset(ids):
         raise ValueError(
@@ -167,15 +172,15 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
         )
     check_vocabulary(ids, config)
     if count > options.max_tokens:
+        longer = "" if is_long else ", or give it as --file for a page of a long text"
         raise ValueError(
-            f"TEXT has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it, "
-            "raise --max-tokens, or give it as --file for a page of a long text"
+            f"{name} has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it"
+            f"{', raise --max-tokens' * (not is_long)}{longer}"
         )
     limit = longest(config, tokenizer)
-    count += options.generate or 0
     if count > limit:
         raise ValueError(
-            f"TEXT has {count} tokens, but the model reads at most {limit}; shorten it"
+            f"{name} has {count} tokens, but the model reads at most {limit}; shorten it"
         )
     return dict(encoded)
 

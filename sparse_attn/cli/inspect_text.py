@@ -72,7 +72,8 @@ def _summed(
         settings = GenerationConfig(max_new_tokens=generate, do_sample=False)
         with sum_attention(reading.model, length + generate, heads, threshold) as found:
             model: Any = reading.model
-            written = model.generate(**reading.batch, generation_config=settings)[0]
+            given = {name: reading.batch[name] for name in ("input_ids", "attention_mask")}
+            written = model.generate(**given, generation_config=settings)[0]
     tokens = [shown(reading.tokenizer, token) for token in written.tolist()]
     # it may have ended early
     return found.cut(len(tokens)), tokens

@@ -257,7 +257,7 @@ REFUSED = {
     "suffix": (["BERT", TEXT, "--output", "page.pdf"], "expected a file name ending in .html"),
     "folder": (["BERT", TEXT, "--output", "no/page.html"], "there is no folder no"),
     "is a folder": (["BERT", TEXT, "--output", "d.html", "--force"], "is a folder"),
-    "no text": (["BERT"], "the following arguments are required: TEXT"),
+    "no text": (["BERT"], "one of the arguments TEXT --file is required"),
 }
 
 

@@ -247,13 +247,24 @@ def test_search_and_tokens_without_attention(page: Any, found: AttentionSum) -> 
     page.press("#search input", "Enter")
     page.wait_for_function("document.getElementById('query').textContent.startsWith('Token 2:')")
     page.fill("#search input", "")
-    others = found.total.clone().fill_diagonal_(0).sum(0)
-    none = [i for i, mass in enumerate(others.tolist()) if not mass > 0]
     page.check("#unread")
-    told = page.locator("#text.unread span.none").evaluate_all(
-        "chips => chips.map(chip => Number(chip.dataset.index))"
-    )
-    assert told == none
+    own = found.heads[0, 1]
+    query = torch.arange(LENGTH).repeat_interleave(own.starts.diff())
+    matrix = torch.zeros(LENGTH, LENGTH)
+    matrix[query, own.columns] = own.weights
+    for place, weights in enumerate((found.total, matrix)):
+        others = weights.clone().fill_diagonal_(0).sum(0)
+        none = [i for i, mass in enumerate(others.tolist()) if not mass > 0]
+        page.select_option("#view", str(place))
+        page.wait_for_function(
+            f"document.querySelector('#unread + span').textContent == '({len(none)})'"
+        )
+        told = page.locator("#text.unread span.none").evaluate_all(
+            "chips => chips.map(chip => Number(chip.dataset.index))"
+        )
+        assert told == none
+    assert 0 < len(none) < LENGTH
+    page.select_option("#view", "0")
     page.uncheck("#unread")
 
 

@@ -24,7 +24,21 @@ async function unpack(place) {
   const starts = new Uint32Array(rows + 1);
   for (let i = 0; i < rows; i++) starts[i + 1] = starts[i] + numbers[i];
   const count = starts[rows];
-  return { starts, differences: numbers.subarray(rows, rows + count), codes: numbers.subarray(rows + count) };
+  const view = { starts, differences: numbers.subarray(rows, rows + count), codes: numbers.subarray(rows + count) };
+  return { ...view, read: place === 0 ? [...received].map((mass) => mass > 0) : readBy(view) };
+}
+
+/** Whether each token gets attention from another one. */
+function readBy(view) {
+  const read = Array(tokens.length).fill(false);
+  tokens.forEach((_, query) => {
+    let key = 0;
+    for (let i = view.starts[query]; i < view.starts[query + 1]; i++) {
+      key += view.differences[i];
+      if (key !== query) read[key] = true;
+    }
+  });
+  return read;
 }
 
 /** The keys of a query in one view, and their weights. */
@@ -55,7 +69,6 @@ const text = document.getElementById("text");
 const chips = tokens.map((token, i) => {
   const chip = make("span", { textContent: token || "∅" });
   if (i >= tokens.length - data.generated) chip.classList.add("generated");
-  if (!(received[i] > 0)) chip.classList.add("none");
   chip.title = `${i}: ${visible(token)}`;
   return chip;
 });
@@ -77,6 +90,7 @@ async function draw() {
   const most = Math.max(...row.weights, Number.MIN_VALUE);
   row.keys.forEach((key, i) => chips[key].style.setProperty("--shade", Math.sqrt(row.weights[i] / most)));
   chips[state.query].classList.add("query");
+  drawUnread(view);
   document.getElementById("query").textContent = `Token ${state.query}: ${visible(tokens[state.query])}`;
   drawTable();
 }
@@ -131,8 +145,17 @@ select.addEventListener("change", () => {
 });
 
 const unread = document.getElementById("unread");
-const none = chips.filter((chip) => chip.classList.contains("none")).length;
-unread.parentElement.append(` (${none.toLocaleString("en")})`);
+const unreadCount = make("span");
+unread.parentElement.append(unreadCount);
+
+function drawUnread(view) {
+  if (drawUnread.view === view) return;
+  drawUnread.view = view;
+  const without = view.read.filter((read) => !read).length;
+  chips.forEach((chip, i) => chip.classList.toggle("none", !view.read[i]));
+  unreadCount.textContent = `(${without.toLocaleString("en")})`;
+}
+
 unread.addEventListener("change", () => text.classList.toggle("unread", unread.checked));
 
 const [input, before, after, told] = document.getElementById("search").children;
@@ -211,7 +234,7 @@ function figure() {
     `<text x="10" y="26" font-size="15">${escape(title)}</text>${lines.join("")}</svg>\n`;
 }
 
-const shares = [`${percent(none / tokens.length)} of the tokens get no attention from another.`];
-if (data.zeros !== null) shares.unshift(`${percent(data.zeros)} of all weights are exactly 0.`);
-document.getElementById("facts").textContent = shares.join(" ");
+if (data.zeros !== null) {
+  document.getElementById("facts").textContent = `${percent(data.zeros)} of all weights are exactly 0.`;
+}
 choose(data.queries - 1);
