@@ -24,6 +24,8 @@ from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
 OBSERVER = "_sparse_attn_observer"
+CAUSAL = "_sparse_attn_causal"  # version of a mask that is causality alone, as its attribute
+NO_SKIP = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 REACHED = "_sparse_attn_reached"  # flag of an attention module that has called us
 MASKED = -9e3  # in additive masks, positions at or below it are masked, such as -1e4 plus a bias
 REFUSED = {
@@ -257,6 +259,9 @@ def _split_mask(
             "a column for each key, those in the cache too"
         )
     if mask.dtype == torch.bool:
+        causal = mask.__dict__.get(CAUSAL)
+        if causal is not None and causal == mask._version and mask.shape[2:] == key.shape[2:3] * 2:
+            return None, None, True
         return mask, None, False
     attended = mask > MASKED
     return attended, mask.masked_fill(~attended, 0.0), False
@@ -276,6 +281,12 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
         raise RuntimeError(f"{type(config).__name__}: {NOT_PATCHED}")
     if config is not None and config.model_type in ADDITIVE:
         return eager_mask(*args, **kwargs)
+    if _is_only_causal(args, kwargs):
+        # not of inference mode, whose tensors do not count their changes
+        with torch.inference_mode(False):
+            mask = sdpa_mask(*args, **{**kwargs, "attention_mask": None, **NO_SKIP})
+            setattr(mask, CAUSAL, mask._version)
+        return mask
     kwargs = {**kwargs, "allow_is_causal_skip": False}
     padding = kwargs.get("attention_mask")
     if padding is not None and padding.is_meta:
@@ -286,6 +297,26 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     # only padding: one row serves all queries, which the kernels see by its stride
     mask = sdpa_mask(*args, **{**kwargs, "q_length": 1})
     return None if mask is None else mask.expand(-1, -1, queries, -1)
+
+
+def _is_only_causal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the mask of these arguments is causality alone, by the rule of Transformers' SDPA.
+
+    Then the mask is marked, and the kernels compute half of the scores and read no mask. A mask
+    that a model replaces or changes has no mark.
+    """
+    queries, padding = kwargs.get("q_length"), kwargs.get("attention_mask")
+    if (
+        not kwargs.get("allow_is_causal_skip")
+        or torch.compiler.is_compiling()
+        or not isinstance(queries, int)
+        or queries < 2
+        or queries != kwargs.get("kv_length")
+        # the rule reads its values, for which a GPU would have to wait
+        or (padding is not None and padding.device.type != "cpu")
+    ):
+        return False
+    return sdpa_mask(*args, **{**kwargs, "allow_is_bidirectional_skip": False}) is None
 
 
 AttentionInterface.register(NAME, sparse_attention)
