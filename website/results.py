@@ -174,6 +174,22 @@ def compare() -> list[str]:
     return markdown(compared(_read("compare/minilm-sts-b.json")))
 
 
+def llm() -> list[str]:
+    """SmolLM2 on long texts: zeros and perplexity of every mapping, a table for each record."""
+    found = sorted((RESULTS / "compare").glob("smollm2-*.json"))
+    tables = [compared(json.loads(path.read_text(encoding="utf-8"))) for path in found]
+    return [line for each in tables for line in [*markdown(each), ""]]
+
+
+def llm_top_p() -> list[str]:
+    """The first table of README: top-p-softmax in SmolLM2 at 4,096 tokens."""
+    made = compared(_read("compare/smollm2-wikitext-4096.json"))
+    rows = [row for row in made.rows if row[0] == "softmax" or row[0].startswith("top-p")]
+    names = ("mapping", "exact zeros", "perplexity", "against softmax [95 %]", "verdict")
+    places = [made.headers.index(name) for name in names]
+    return markdown(Table("", made.headers, rows).columns(*places, caption=""))
+
+
 def swapped_and_healed() -> list[str]:
     """Two mappings of MiniLM before and after healing, compared with as many random zeros."""
     tables = [compared(_read(f"conversion/minilm/{name}.json")) for name in CONVERTED]
@@ -311,7 +327,7 @@ TABLES = {
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(mrpc_h200, multilabel_rates, bottleneck_alphas, demo, compare, conversion),
-        *(swapped_and_healed, fine_tuned, families, compositions, compat),
+        *(llm, llm_top_p, swapped_and_healed, fine_tuned, families, compositions, compat),
         *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads),
         *(speed.h200, speed.h200_shapes),
     )

@@ -132,7 +132,10 @@ def caption(record: dict[str, Any]) -> str:
 
 
 def _data(record: dict[str, Any]) -> str:
-    return f"{text.counted(record['rows'], _unit(record))} of {record['source']}"
+    count = text.counted(record["rows"], _unit(record))
+    if record.get("windows"):
+        count += f" of {record['windows']['tokens']:,} tokens"
+    return f"{count} of {record['source']}"
 
 
 def _unit(record: dict[str, Any]) -> str:
