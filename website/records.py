@@ -61,6 +61,7 @@ REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "images": (partial(_report, images), "images/mnist-few"),
     "language-models": (partial(_report, language_modeling), "language_modeling"),
     "compare": (partial(_page, comparison), "compare/minilm-sts-b.json"),
+    "llm-wikitext-4096": (partial(_page, comparison), "compare/smollm2-wikitext-4096.json"),
     "conversion": (partial(_page, conversion), "conversion/minilm/entmax-90.json"),
     "conversion-ways": (partial(_report, conversion_ways), "conversion/ways"),
 }

@@ -169,7 +169,8 @@ def _check_long(options: argparse.Namespace) -> None:
         raise ValueError(f"--generate {options.generate}: expected at least 1")
     if options.file is not None:
         if not options.file.is_file():
-            raise ValueError(f"--file {options.file}: there is no such file")
+            kind = "is a folder" if options.file.is_dir() else "there is no such file"
+            raise ValueError(f"--file {options.file}: {kind}")
         try:
             options.text = options.file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:

@@ -185,6 +185,19 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
     return dict(encoded)
 
 
+def texts_of(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
+    """Return the tokens as text that reads as a whole, with the spaces between them."""
+    found = []
+    for place, token in enumerate(ids):
+        # with some tokens before it, because many tokenizers drop the space of a first one
+        start = max(0, place - 4)
+        context = tokenizer.decode(ids[start:place], clean_up_tokenization_spaces=False)
+        whole = tokenizer.decode(ids[start : place + 1], clean_up_tokenization_spaces=False)
+        text = whole[len(context) :] if whole.startswith(context) else ""
+        found.append(text if text and "\ufffd" not in text else shown(tokenizer, token))
+    return found
+
+
 def shown(tokenizer: Any, token: int) -> str:
     """Return a token as text, or as in the vocabulary if its bytes are not valid text."""
     text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from sparse_attn.cli.inspect_run import Reading, own_mappings, read, shown, title_of
+from sparse_attn.cli.inspect_run import Reading, own_mappings, read, texts_of, title_of
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.hf.opening import quiet_transformers
 from sparse_attn.hf.patching import patched
@@ -31,7 +31,7 @@ def look_at_text(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord
     with quiet_transformers():
         reading = read(options, generates=options.generate is not None)
         layers = [layer.name for layer in attention_layers(reading.model)]
-        heads = _heads(options.heads, len(layers), reading.model.config)
+        heads = _heads(options.heads, len(layers), reading.model.config.get_text_config())
         name, swap = own_mappings(reading), ExitStack()
         for mapping in mappings:
             name = describe(mapping)
@@ -68,13 +68,13 @@ def _summed(
         if generate is None:
             with sum_attention(reading.model, length, heads, threshold) as found:
                 reading.run()
-            return found, reading.tokens
-        settings = GenerationConfig(max_new_tokens=generate, do_sample=False)
+            return found, texts_of(reading.tokenizer, reading.batch["input_ids"][0].tolist())
+        settings = GenerationConfig(max_new_tokens=generate, do_sample=False, num_beams=1)
         with sum_attention(reading.model, length + generate, heads, threshold) as found:
             model: Any = reading.model
             given = {name: reading.batch[name] for name in ("input_ids", "attention_mask")}
             written = model.generate(**given, generation_config=settings)[0]
-    tokens = [shown(reading.tokenizer, token) for token in written.tolist()]
+    tokens = texts_of(reading.tokenizer, written.tolist())
     # it may have ended early
     return found.cut(len(tokens)), tokens
 

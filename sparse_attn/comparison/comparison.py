@@ -93,13 +93,13 @@ def _windows(text: str, source: str, reader: Reader, options: Options) -> Data:
         first = [token for token in tokenizer("")["input_ids"] if token == tokenizer.bos_token_id]
     check_vocabulary(ids, reader.model.config)
     length = reader.limit
-    windows = cut_windows(ids, first, length, options.stride or length, options.windows)
+    stride = options.stride or length - len(first)
+    windows = cut_windows(ids, first, length, stride, options.windows)
     if not windows:
         raise ValueError(
             f"--texts {options.texts}: has {len(ids)} tokens, fewer than a window of {length}; "
             "give a longer text, or a smaller --max-length"
         )
-    stride = options.stride or length
     data = Data(windows, source, windows={"tokens": length, "stride": stride, "of": len(ids)})
     if options.needles is not None:
         hidden = hide_numbers(windows, first, tokenizer, options.needles)
@@ -118,7 +118,7 @@ def origin(reader: Reader) -> dict[str, Any]:
 def model_of(options: Given) -> str:
     """Return the name of the model in the record; folders are shortened."""
     path = Path(options.model)
-    return short(path) if path.is_dir() else options.model
+    return short(path) if path.exists() else options.model
 
 
 def command_of(options: Given, program: str, *left_out: str) -> str:
@@ -167,6 +167,7 @@ def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], l
     lengths = reader.lengths(data.inputs)
     data = _labelled(data, reader)
     outcomes = measure(reader.batches(data.inputs), variants, "Mappings")
+    controls = _controlled(outcomes, data)
     labels = data.labels
     return {
         "source": data.source,
@@ -179,8 +180,8 @@ def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], l
         "softmax": labels and _quality(outcomes[0], labels),
         "resamples": bootstrap.RESAMPLES,
         **({"windows": data.windows} if data.windows else {}),
-        **({"controlled": LONGEST} if reader.limit > LONGEST else {}),
-        "mappings": _rows(outcomes, _controlled(outcomes, data), data),
+        **({"controlled": LONGEST} if any(_is_shorter(c, data) for c in controls) else {}),
+        "mappings": _rows(outcomes, controls, data),
     }, outcomes
 
 
@@ -216,7 +217,8 @@ def _controlled(outcomes: Sequence[Outcome], data: Data) -> list[_Controlled | N
     answers = data.labels is not None and data.labels.metric == FOUND
     if not sparse or (longer and answers):
         return found
-    data = _labelled(data, reader)
+    if longer:
+        data = _labelled(data, reader)
     batches = reader.batches(data.inputs)
     ours = [outcomes[i] for i in sparse]
     if longer:
@@ -226,9 +228,14 @@ def _controlled(outcomes: Sequence[Outcome], data: Data) -> list[_Controlled | N
     chosen = [control(variants[i].reader, few, o.zeros) for i, o in zip(sparse, ours, strict=True)]
     randoms = measure(batches, [variants[0], *chosen], "Controls")[1:]
     for i, own, random in zip(sparse, ours, randoms, strict=True):
-        if abs(random.zeros - own.zeros) <= NEAR * own.zeros:
+        if own.zeros > 0 and abs(random.zeros - own.zeros) <= NEAR * own.zeros:
             found[i - 1] = _Controlled(own, random, data)
     return found
+
+
+def _is_shorter(controlled: _Controlled | None, data: Data) -> bool:
+    """Whether a control has read only the start of the texts."""
+    return controlled is not None and controlled.data is not data
 
 
 def _shortened(variant: Variant) -> Variant:
@@ -250,7 +257,7 @@ def _rows(
         if controlled is not None:
             own, random, same = controlled
             row["random"] = {"r": random.variant.mapping.value("r"), **_shown(random, same)}
-            if own is not ours:
+            if _is_shorter(controlled, data):
                 row["random"]["ours"] = _shown(own, same)
             row["against_random"] = _difference(own, random, same)
         rows.append(row)

@@ -80,4 +80,4 @@ class Options(Given):
     @property
     def in_windows(self) -> bool:
         """Whether the texts are read as one long text."""
-        return not self.stride is self.windows is self.needles is None
+        return any(given is not None for given in (self.stride, self.windows, self.needles))

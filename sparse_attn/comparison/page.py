@@ -41,10 +41,6 @@ VERDICT = (
     "true difference of half the interval's width is detected about half of the time. Not judged: "
     "too few rows, or the same difference in all."
 )
-BY_ZEROS = (
-    "Upright lines: 95 % intervals of the difference from softmax. Grey: one mapping, several "
-    "values of its parameter. Crosses: random."
-)
 AGAINST = {"softmax": "against_softmax", "as many zeros at random": "against_random"}
 EMPTY = [text.NOTHING] * 4
 
@@ -117,7 +113,9 @@ def _row(row: dict[str, Any], measure: Measure) -> list[str]:
     if "random" not in row:
         return [*cells, *EMPTY]
     random = row["random"]
-    cells += [measure.text(random), share(random["zeros"])]
+    ours = random.get("ours")
+    beside = [f" ({measure.text(ours)})", f" ({share(ours['zeros'])})"] if ours else ["", ""]
+    cells += [measure.text(random) + beside[0], share(random["zeros"]) + beside[1]]
     return [*cells, *measure.judged(row["against_random"])]
 
 
@@ -181,7 +179,7 @@ def notes(record: dict[str, Any]) -> list[str]:
         made.append(
             "The controls have no fast kernel. They read the first "
             f"{record['controlled']} tokens of each text, and so did the mappings for the "
-            "comparison with them."
+            "comparison with them: the last two columns, and in brackets beside the control."
         )
     if record.get("windows"):
         made.append(_windows(record))
@@ -199,7 +197,8 @@ def _windows(record: dict[str, Any]) -> str:
     if record["metric"] == FOUND:
         return found + (
             "Each hides a number, at depths from the start to the end, and ends with a question "
-            "for it; found: each token of the number was the likeliest."
+            "for it; found: each token of the number was the likeliest. Numbers in windows above "
+            "512 tokens have no random control."
         )
     return found + "A window scores the tokens at its end that none before it has scored."
 
@@ -232,7 +231,7 @@ def results(record: dict[str, Any]) -> list[Block]:
     """Build the figures and the table."""
     measured = measure_of(record).name
     blocks: list[Block] = [
-        Plot("zeros", f"{measured} by exact zeros", BY_ZEROS, by_zeros(record)),
+        Plot("zeros", f"{measured} by exact zeros", _by_zeros_caption(record), by_zeros(record)),
     ]
     if record["metric"] is not None:
         found = {"": differences(record)["softmax"]}
@@ -243,12 +242,27 @@ def results(record: dict[str, Any]) -> list[Block]:
     return [*blocks, table(record)]
 
 
+def _by_zeros_caption(record: dict[str, Any]) -> str:
+    """Explain what `by_zeros` draws of this record."""
+    rows, parts = record["mappings"], []
+    if any(row.get("against_softmax", {}).get("interval") for row in rows):
+        parts.append("Upright lines: 95 % intervals of the difference from softmax.")
+    if _by_name(rows):
+        parts.append("Grey: one mapping, several values of its parameter.")
+    if any("random" in row and "ours" not in row["random"] for row in rows):
+        parts.append("Crosses: random.")
+    return " ".join(parts)
+
+
 def _by_name(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Group the rows of mappings that differ in a parameter alone."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(row["mapping"].split()[0], []).append(row)
-    return list(groups.values())
+        name, *values = row["mapping"].split()
+        # a label of a conversion, such as "entmax, healed", says more than its parameters
+        key = name if all("=" in value for value in values) else row["mapping"]
+        groups.setdefault(key, []).append(row)
+    return [same for same in groups.values() if len(same) > 1]
 
 
 def by_zeros(record: dict[str, Any]) -> Figure:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 NEEDLE = "\nThe secret number is {}. Remember it.\n"
-QUESTION = "\nWhat is the secret number? The secret number is "
+QUESTION = "\nWhat is the secret number? The secret number is"
 DIGITS = 7
 
 
@@ -34,7 +35,9 @@ def starts(tokens: int, length: int, stride: int, most: int | None) -> list[int]
 def cut_windows(
     ids: Sequence[int], first: Sequence[int], length: int, stride: int, most: int | None
 ) -> list[Window]:
-    """Cut a text into windows; each scores the `stride` tokens at its end, the first window all.
+    """Cut a text into windows; each scores the `stride` tokens at its end.
+
+    The first window scores all of its tokens if no window is left out.
 
     Args:
         ids: tokens of the text.
@@ -44,9 +47,11 @@ def cut_windows(
     """
     room = length - len(first)
     found = []
-    for start in starts(len(ids), room, stride, most):
+    chosen = starts(len(ids), room, stride, most)
+    whole = len(chosen) == len(starts(len(ids), room, stride, None))
+    for start in chosen:
         predicted = room - (not first)  # the first token has nothing before it
-        scored = predicted if start == 0 else min(stride, predicted)
+        scored = predicted if start == 0 and whole else min(stride, predicted)
         found.append(Window((*first, *ids[start : start + room]), scored))
     return found
 
@@ -56,21 +61,34 @@ def hide_numbers(
 ) -> list[Window]:
     """Hide a number in each of `count` windows, and ask for it at their end.
 
-    The depths are spread evenly from the start to the end; the windows are taken in turn, and the
+    Depths and windows are spread evenly from the start to the end, and the
     numbers drawn with the depth's index as seed. The scored tokens are those of the number.
 
     Raises:
-        ValueError: a window is too short for needle and question.
+        ValueError: there are fewer windows, or they are too short for needle and question.
     """
 
     def tokens(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    if count > len(windows):
+        raise ValueError(
+            f"--needles {count}: the text has {len(windows)} windows; give a longer text, or a "
+            "smaller --max-length"
+        )
     found = []
     for index in range(count):
         number = str(random.Random(index).randrange(10 ** (DIGITS - 1), 10**DIGITS))
-        needle, question, answer = tokens(NEEDLE.format(number)), tokens(QUESTION), tokens(number)
-        text = list(windows[index % len(windows)].ids[len(first) :])
+        needle, question = tokens(NEEDLE.format(number)), tokens(QUESTION)
+        # together, because a tokenizer may join the number with the space before it
+        asked = tokens(f"{QUESTION} {number}")
+        shared = sum(
+            1
+            for _ in takewhile(lambda pair: pair[0] == pair[1], zip(question, asked, strict=False))
+        )
+        question, answer = asked[:shared], asked[shared:]
+        # spread over the text
+        text = list(windows[index * len(windows) // count].ids[len(first) :])
         added = len(needle) + len(question) + len(answer)
         if len(text) < 2 * added:
             raise ValueError(

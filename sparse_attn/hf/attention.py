@@ -259,8 +259,10 @@ def _split_mask(
             "a column for each key, those in the cache too"
         )
     if mask.dtype == torch.bool:
-        causal = mask.__dict__.get(CAUSAL)
-        if causal is not None and causal == mask._version and mask.shape[2:] == key.shape[2:3] * 2:
+        # a graph has the mask's operators, and no attributes of tensors
+        marked = None if torch.compiler.is_compiling() else mask.__dict__.get(CAUSAL)
+        of_these = mask.shape[2:] == (query.shape[2], key.shape[2])
+        if marked is not None and marked == mask._version and of_these:
             return None, None, True
         return mask, None, False
     attended = mask > MASKED

@@ -17,6 +17,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GgufConfig,
     PreTrainedModel,
 )
 from transformers.utils import CONFIG_NAME, logging
@@ -188,10 +189,12 @@ def load_model(
             model, info = load_pretrained(cls, path, **arguments)
         else:
             folder, file = _files(path)
+            if file:
+                # otherwise Transformers may run kernels of the hub on packed weights
+                arguments["quantization_config"] = GgufConfig(dequantize=True)
             # Transformers 5.17 finds no weights of a GGUF file for a class without a head
             whole_cls = AutoModelForCausalLM if file and cls is AutoModel else cls
             model, info = whole_cls.from_pretrained(folder, **arguments, **file)
-            model = model if whole_cls is cls else model.base_model
         layers = tuple(f"{layer.name}." for layer in attention_layers(model))
         whole = cls is not AutoModel
         missing = [name for name in info["missing_keys"] if whole or name.startswith(layers)]
@@ -201,10 +204,22 @@ def load_model(
                 "would be random; use a folder with the complete model"
             )
     if path.endswith(GGUF):
-        # Transformers refuses to save the model, although its weights are no longer quantised
-        model.hf_quantizer, model.is_quantized = None, False
-        del model.config.quantization_config
+        _forget_quantization(model)
+        model = model.base_model if cls is AutoModel else model
     return model.eval()
+
+
+def _forget_quantization(model: PreTrainedModel) -> None:
+    """Let a model from GGUF be saved, which Transformers refuses although it has dequantised it.
+
+    Raises:
+        ValueError: it has not.
+    """
+    packed = [name for name, weight in model.named_parameters() if not weight.is_floating_point()]
+    if packed:
+        raise ValueError(f"MODEL: its weights stay quantised, such as {packed[0]}")
+    model.hf_quantizer, model.is_quantized = None, False
+    vars(model.config).pop("quantization_config", None)
 
 
 @contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -214,14 +217,20 @@ def _sparse(weights: bool | str, choice: dict[str, Any]) -> _Sparse | None:
     Raises:
         ValueError: another word, or a choice without sparse rows.
     """
-    if weights not in (True, False, "sparse"):
+    if not isinstance(weights, bool) and weights != "sparse":
         raise ValueError(f"weights={weights!r}: expected True, False or 'sparse'")
     if weights != "sparse":
         for name, value in choice.items():
             if value is not None:
                 raise ValueError(f"{name}={value!r}: only with weights='sparse'")
         return None
-    heads, queries = (None if choice[n] is None else list(choice[n]) for n in ("heads", "queries"))
+    threshold = choice["threshold"]
+    if threshold is not None and not 0 <= threshold < math.inf:
+        raise ValueError(f"threshold={threshold!r}: expected a number of at least 0")
+    heads, queries = (
+        None if choice[name] is None else [operator.index(number) for number in choice[name]]
+        for name in ("heads", "queries")
+    )
     return _Sparse(heads, queries, choice["threshold"] or 0.0)
 
 
@@ -233,8 +242,8 @@ def _chosen(names: list[str], layers: Iterable[str | int] | None) -> list[int]:
     for layer in layers:
         if layer in names:
             found.add(names.index(str(layer)))
-        elif isinstance(layer, int) and -len(names) <= layer < len(names):
-            found.add(layer % len(names))
+        elif isinstance(layer, Integral) and -len(names) <= layer < len(names):
+            found.add(int(layer) % len(names))
         else:
             raise ValueError(
                 f"layers: there is no layer {layer!r}; give numbers below {len(names)}, or names "

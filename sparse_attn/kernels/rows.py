@@ -19,7 +19,7 @@ from sparse_attn.kernels.operators import OperatorInputs
 MASKED = 2**24  # most entries of a mask for chosen queries
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparseRows:
     """Attention weights of one call of a layer: the weights p > threshold, before dropout.
 

@@ -103,6 +103,7 @@ def test_controls_of_long_windows_read_their_start(
 def test_needles(long_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that was not trained finds none; with its own likeliest words for answers, all."""
     tokenizer = letter_tokenizer()
+    long_text.write_text(LETTERS * 6)
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 200}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
     model.save_pretrained(tmp_path / "model")
@@ -146,12 +147,27 @@ def test_windows_score_each_token_once_and_start_alike() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_numbers_are_hidden_at_all_depths(count: int) -> None:
     tokenizer = letter_tokenizer()
-    windows = [Window(tuple(range(1, 9)) * 40, 319)] * 2
+    windows = [Window(tuple(range(1, 9)) * 40, 319)] * 3
     hidden = hide_numbers(windows, [], tokenizer, count)
     assert {len(window.ids) for window in hidden} == {320}
     again = hide_numbers(windows, [], tokenizer, count)
     assert hidden == again
     assert len(set(hidden)) == count
+    for window in hidden:
+        number = tokenizer.decode(window.ids[-window.scored :]).replace(" ", "")
+        assert len(number) == 7
+        assert number.isdigit()
+        assert tokenizer.decode(window.ids).replace(" ", "").count(number) == 2
+    with pytest.raises(ValueError, match="--needles 4: the text has 3 windows"):
+        hide_numbers(windows, [], tokenizer, 4)
+
+
+def test_few_windows_score_alike() -> None:
+    """The first has no long context to score its other tokens with."""
+    few = cut_windows(range(100), [], 20, 5, 4)
+    assert [window.scored for window in few] == [5] * 4
+    every = cut_windows(range(100), [], 20, 5, None)
+    assert [window.scored for window in every] == [19] + [5] * 16
 
 
 def test_wrong_input(models: Models, long_text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,4 +90,20 @@ def test_a_mask_of_other_keys(seen: Any) -> None:
     assert mask is not None
     query, key = torch.randn(1, 2, 9, 4), torch.randn(1, 2, 9, 4)
     assert attention._split_mask(module, query, key, mask, None) == (None, None, True)
+    assert attention._split_mask(module, query[:, :, :8], key, mask, None)[0] is mask
     assert attention._split_mask(module, query[:, :, :8], key, mask[:, :, :8], None)[0] is not None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("padded", [True, False])
+def test_compiled(padded: bool, whole: bool) -> None:
+    """The mark of a mask that was made outside of the graph does not matter there."""
+    torch.compiler.reset()
+    family = BY_NAME["llama"]
+    model = patch_model(family.build(), "sparsemax")
+    given = family.example if padded else {"input_ids": family.example["input_ids"]}
+    with torch.no_grad():
+        expected = model(**given).last_hidden_state
+        for module in [model] if whole else model.layers:
+            module.compile(backend="eager", fullgraph=True)
+        torch.testing.assert_close(model(**given).last_hidden_state, expected)

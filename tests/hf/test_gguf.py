@@ -1,14 +1,24 @@
 """Language models in GGUF: a tiny Llama with a tokenizer, written here."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from sparse_attn import patch_model
+from sparse_attn.hf.loading import read_config
 from sparse_attn.hf.opening import load_model, load_tokenizer, resolve_model
+from sparse_attn.inspection import record_attention
+from tests.conversion.command.running import converted
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf")
 
@@ -42,7 +52,10 @@ def llama() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("gguf")
+    return written(llama, tmp_path_factory.mktemp("gguf"))
+
+
+def written(llama: Any, folder: Path, without: str = "") -> Path:
     config, state = llama.config, llama.state_dict()
     writer = gguf.GGUFWriter(str(folder / "tiny.gguf"), "llama")
     writer.add_context_length(64)
@@ -67,6 +80,8 @@ def folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         names |= {f"blk.{layer}.{a}": f"model.layers.{layer}.{b}" for a, b in LAYER.items()}
         for part, count in (("q", 4), ("k", 2)):
             weight = state[f"model.layers.{layer}.self_attn.{part}_proj.weight"]
+            if f"blk.{layer}.attn_{part}" == without:
+                continue
             writer.add_tensor(f"blk.{layer}.attn_{part}.weight", interleaved(weight, count).numpy())
     for ours, theirs in names.items():
         writer.add_tensor(f"{ours}.weight", state[f"{theirs}.weight"].numpy())
@@ -93,16 +108,10 @@ def test_it_can_be_patched_saved_and_loaded(folder: Path, tmp_path: Path) -> Non
     config, _ = load_tokenizer(path)
     model = load_model(path, config, AutoModelForCausalLM)
     patch_model(model, "sparsemax").save_pretrained(tmp_path)
-    again = load_model(str(tmp_path), load_config(tmp_path), AutoModelForCausalLM)
+    again = load_model(str(tmp_path), read_config(tmp_path), AutoModelForCausalLM)
     ids = torch.tensor([[1, 2, 3]])
     with torch.no_grad():
         assert torch.equal(model(ids).logits, again(ids).logits)
-
-
-def load_config(folder: Path) -> Any:
-    from sparse_attn.hf.loading import read_config
-
-    return read_config(folder)
 
 
 def test_without_a_head(folder: Path, llama: Any) -> None:
@@ -114,6 +123,14 @@ def test_without_a_head(folder: Path, llama: Any) -> None:
         torch.testing.assert_close(found, llama.model(ids).last_hidden_state)
 
 
+@pytest.mark.parametrize("cls", [AutoModel, AutoModelForCausalLM])
+def test_missing_weights(llama: Any, tmp_path: Path, cls: Any) -> None:
+    path = resolve_model(str(written(llama, tmp_path, without="blk.1.attn_q")), gguf=True)
+    config, _ = load_tokenizer(path)
+    with pytest.raises(ValueError, match=r"lacks .*weights, such as .*q_proj"):
+        load_model(path, config, cls)
+
+
 def test_what_does_not_read_it(folder: Path) -> None:
     for model in (folder, folder / "tiny.gguf"):
         with pytest.raises(ValueError, match="GGUF file, which only inspect, compare and convert"):
@@ -122,3 +139,18 @@ def test_what_does_not_read_it(folder: Path) -> None:
         resolve_model(str(folder / "no.gguf"), gguf=True)
     with pytest.raises(ValueError, match="llm_smollm3' is not installed"):
         resolve_model("pkg://llm_smollm3", gguf=True)
+
+
+def test_convert(folder: Path, tmp_path: Path) -> None:
+    """The converted model is saved as safetensors, and loads with its mapping and tokenizer."""
+    rng = random.Random(0)
+    lines = ["".join(rng.choices(LETTERS, k=rng.randint(5, 20))) for _ in range(100)]
+    out = tmp_path / "out"
+    record = converted(folder / "tiny.gguf", out, lines=lines)
+    assert record["mappings"][0]["zeros"] > 0.2
+    healed = load_model(str(out / "model"), read_config(out / "model"), AutoModelForCausalLM)
+    with torch.no_grad(), record_attention(healed) as found:
+        healed(torch.tensor([[1, 2, 3, 4]]))
+    assert found.mean > 0
+    tokenizer = AutoTokenizer.from_pretrained(out / "model")
+    assert tokenizer("ab")["input_ids"] == [9]

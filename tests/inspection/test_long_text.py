@@ -15,13 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from sparse_attn import patch_model
 from sparse_attn.inspection import record_attention, text_page
 from sparse_attn.inspection.long_text import STEP, summing
 from sparse_attn.inspection.long_text.summing import AttentionSum, sum_attention
-from tests.hf.families import LLAMA, tokens
+from tests.hf.families import BERT, LLAMA, tokens
 
 LENGTH = 30
 WORDS = [f" word{i}" if i % 7 else "\nThe </script><b>" for i in range(LENGTH)]
@@ -139,6 +146,26 @@ def test_errors(model: Any, ids: torch.Tensor, found: AttentionSum, monkeypatch:
     monkeypatch.setattr("sparse_attn.inspection.long_text.MOST_EXACT", 5)
     with pytest.raises(ValueError, match=r"heads: the 2 chosen heads have .* choose fewer heads"):
         text_page(found, WORDS)
+
+
+def test_tokens_from_before(model: Any, ids: torch.Tensor) -> None:
+    cache = model(ids[:, :4], use_cache=True).past_key_values
+    before = pytest.raises(ValueError, match="attends to tokens that were read before; start with")
+    with torch.no_grad(), before, sum_attention(model, LENGTH - 4):
+        model(ids[:, 4:], past_key_values=cache)
+
+
+def test_layers_that_share_a_module() -> None:
+    torch.manual_seed(0)
+    sizes = {**BERT, "embedding_size": 8, "num_hidden_layers": 3, "initializer_range": 0.5}
+    model = patch_model(AlbertModel(AlbertConfig(**sizes)).eval(), "sparsemax")
+    ids = tokens(1, 9)
+    with torch.no_grad(), sum_attention(model, 9) as found:
+        model(ids)
+    torch.testing.assert_close(found.total.sum(1), torch.full((9,), 12.0))
+    shared = pytest.raises(ValueError, match="is several layers, whose heads have no numbers")
+    with torch.no_grad(), shared, sum_attention(model, 9, [(0, 1)]):
+        model(ids)
 
 
 def test_a_page_of_8192_tokens_is_below_20_mb() -> None:

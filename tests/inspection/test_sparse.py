@@ -167,6 +167,8 @@ def test_training_with_checkpointing() -> None:
     ("arguments", "says"),
     [
         ({"weights": "dense"}, "weights='dense': expected True, False or 'sparse'"),
+        ({"weights": 1}, "weights=1: expected True, False or 'sparse'"),
+        ({"weights": "sparse", "threshold": -1}, "threshold=-1: expected a number of at least 0"),
         ({"heads": [0]}, "heads=.*: only with weights='sparse'"),
         ({"weights": True, "threshold": 0.1}, "threshold=0.1: only with weights='sparse'"),
         ({"weights": "sparse", "layers": [3]}, "layers: there is no layer 3; give numbers below 3"),

@@ -66,8 +66,11 @@ def text_page(
     if exact > MOST_EXACT:
         raise ValueError(
             f"heads: the {len(attention.heads)} chosen heads have {exact / 1e6:.1f} million "
-            f"weights; a page holds at most {MOST_EXACT / 1e6:.1f} million, so choose fewer heads"
+            f"weights; a page holds at most {MOST_EXACT / 1e6:.1f} million, so choose fewer heads, "
+            "a shorter text or a mapping with more zeros"
         )
+    if not attention.total.isfinite().all():
+        raise ValueError("the attention is NaN or infinite; check the model's weights")
     record = attention.record
     summed, left_out = _largest(attention)
     views, parts = ["All layers and heads, summed"], [summed]

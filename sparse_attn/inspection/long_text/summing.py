@@ -60,7 +60,7 @@ class _Layer:
     name: str
     number: int
     wanted: list[int]  # heads, with negative ones from the end
-    seen: int = 0  # queries of earlier calls
+    last: int = 0  # end of the latest queries
     kept: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = field(default_factory=dict)
 
     def add(self, *_: object) -> None:
@@ -73,25 +73,33 @@ class _Layer:
         batch, heads, queries, keys = rows.shape
         if batch != 1:
             raise ValueError(f"expected one text, got a batch of {batch}")
-        last, size = self.seen + queries, len(self.sums.total)
+        # a module may run several times in one pass, as the shared layer of ALBERT
+        first, size = self.sums.queries, len(self.sums.total)
+        last = first + queries
         if last > size:
             raise ValueError(f"expected {size} tokens, got {last}")
         # a window holds the latest keys, and a static cache more keys than there are yet
         offset = max(0, last - keys)
+        if len(rows.columns) and int(rows.columns.max()) + offset >= last:
+            raise ValueError(
+                f"{self.name} attends to tokens that were read before; start with an empty cache"
+            )
         counts = rows.starts[0].diff().cpu()  # [H, Q]
         columns, weights = rows.columns.cpu().long() + offset, rows.weights.float().cpu()
-        own = torch.arange(self.seen, last).expand(heads, -1).flatten()
+        own = torch.arange(first, last).expand(heads, -1).flatten()
         index = own.repeat_interleave(counts.flatten()) * size + columns
         self.sums.total.view(-1).index_add_(0, index, weights)
         ends = counts.sum(1).cumsum(0).tolist()
+        if self.wanted and last == self.last:
+            raise ValueError(f"heads: {self.name} is several layers, whose heads have no numbers")
         for head in {head % heads for head in self.wanted if -heads <= head < heads}:
             part = slice(ends[head] - int(counts[head].sum()), ends[head])
             piece = counts[head], columns[part], weights[part]
             self.kept.setdefault(head, []).append(piece)
-        self.seen = last
+        self.last = last
 
     def finish(self) -> None:
-        self.sums.queries = max(self.sums.queries, self.seen)
+        self.sums.queries = max(self.sums.queries, self.last)
         for head, parts in sorted(self.kept.items()):
             counts, columns, weights = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
             starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
@@ -121,7 +129,8 @@ def sum_attention(
     wanted: dict[int, list[int]] = {}
     for layer, head in heads:
         wanted.setdefault(layer, []).append(head)
-    modules = {layer.name: layer.module for layer in attention_layers(root_of(model))}
+    root = root_of(model)
+    modules = {layer.name: layer.module for layer in attention_layers(root)}
     with record_attention(model, weights="sparse", threshold=threshold) as record:
         found = AttentionSum(record, torch.zeros(length, length))
         sums, handles = [], []
@@ -129,6 +138,8 @@ def sum_attention(
             own = _Layer(found, name, number, wanted.get(number, []))
             sums.append(own)
             handles.append(modules[name].register_forward_hook(Hook(own.add)))
+        end = Hook(lambda *_: setattr(found, "queries", max(layer.last for layer in sums)))
+        handles.append(root.register_forward_hook(end))
         try:
             yield found
         finally:

@@ -87,7 +87,7 @@ template <class T> static void collect(KernelArgs &a) {
       columns = std::copy(list.columns.begin(), list.columns.end(), columns);
       scores = std::copy(list.scores.begin(), list.scores.end(), scores);
     }
-    pool<T>.give(list);
+    if (!a.keep_weights) pool<T>.give(list);  // the weights of a long text would stay in it
   }
   delete lists;
   a.lists = nullptr;
