@@ -141,6 +141,7 @@ def test_what_does_not_read_it(folder: Path) -> None:
         resolve_model("pkg://llm_smollm3", gguf=True)
 
 
+@pytest.mark.slow
 def test_convert(folder: Path, tmp_path: Path) -> None:
     """The converted model is saved as safetensors, and loads with its mapping and tokenizer."""
     rng = random.Random(0)

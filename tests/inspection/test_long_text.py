@@ -168,6 +168,7 @@ def test_layers_that_share_a_module() -> None:
         model(ids)
 
 
+@pytest.mark.slow
 def test_a_page_of_8192_tokens_is_below_20_mb() -> None:
     """The largest sum and the largest heads, of weights that do not compress."""
     count = 8192

@@ -53,6 +53,7 @@ def llama(**changes: Any) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapping", ["sparsemax", "entmax", "top-p-softmax", "softpick"])
 def test_a_thousand_tokens(mapping: str) -> None:
     model = patch_model(llama().double(), mapping)

@@ -80,7 +80,7 @@ def test_weights_above_a_threshold(name: str, values: Any) -> None:
     assert_equal(sparse_rows(inputs, threshold=0.03), inputs)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(("name", "values"), SPARSE[:3])
 def test_long_rows_in_tiles_and_segments(name: str, values: Any, threads: int) -> None:
     """The rows are in order, whichever thread found them."""

@@ -256,7 +256,7 @@ def _entry(
         higher_is_better=found.measure.better > 0,
         mapping=found.mapping,
         baseline=found.baseline,
-        control=found.control or name == BASELINE or (name is not None and _is_control(name)),
+        control=found.control or (name is not None and _is_control(name, found.mapping)),
         difference=_rounded(difference),
         low=_rounded(low),
         high=_rounded(high),
@@ -276,8 +276,10 @@ def _entry(
     )
 
 
-def _is_control(name: str) -> bool:
-    return get_spec(name).source.startswith("control")
+def _is_control(name: str, label: str) -> bool:
+    # softmax with a sink is another function
+    again = name == BASELINE and "sink=" not in label
+    return again or get_spec(name).source.startswith("control")
 
 
 def _rounded(value: float | None) -> float | None:
