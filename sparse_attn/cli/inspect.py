@@ -98,13 +98,14 @@ def run(options: argparse.Namespace) -> None:
     """Check, read, record, and only then write."""
     with interruption("the same command starts over"), input_errors(NotImplementedError):
         options.output = options.output or (Path(PAGE) if options.force else _unused_page())
+        options.is_long = options.file is not None or options.generate is not None
         _check(options)
         # imports Transformers, which --help must not wait for
         from sparse_attn.cli.inspect_run import look
         from sparse_attn.cli.inspect_text import look_at_text
         from sparse_attn.inspection import write_page
 
-        sides, page, note = (look_at_text if _is_long(options) else look)(options)
+        sides, page, note = (look_at_text if options.is_long else look)(options)
         write_page(options.output, page, overwrite=options.force)
     for name, record in sides.items():
         print(f"{name}\n{record.table()}\n")
@@ -120,10 +121,6 @@ def _unused_page() -> Path:
     return next(path for path in itertools.chain([first], numbered) if not os.path.lexists(path))
 
 
-def _is_long(options: argparse.Namespace) -> bool:
-    return options.file is not None or options.generate is not None
-
-
 def _check(options: argparse.Namespace) -> None:
     """Raise ValueError for wrong options before anything is loaded."""
     for name, text in (("TEXT", options.text), ("--pair", options.pair)):
@@ -136,12 +133,12 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"--mapping is given {len(options.mapping)} times: expected at most two, one per side"
         )
-    if _is_long(options):
+    if options.is_long:
         _check_long(options)
     elif options.heads is not None:
         raise ValueError(f"--heads {options.heads}: only for --file and --generate; leave it out")
     if options.max_tokens is None:
-        options.max_tokens = MAX_LONG if _is_long(options) else MAX_TOKENS
+        options.max_tokens = MAX_LONG if options.is_long else MAX_TOKENS
     if options.max_tokens < 1:
         raise ValueError(f"--max-tokens {options.max_tokens}: expected at least 1")
     output: Path = options.output

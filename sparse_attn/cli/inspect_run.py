@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModel,
     AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
+from sparse_attn.comparison.reader import class_with_head
 from sparse_attn.hf.descriptions import mappings_of
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.hf.opening import (
@@ -136,8 +136,7 @@ def read(options: argparse.Namespace, generates: bool = False) -> Reading:
     config, tokenizer = load_tokenizer(path, trusted)
     batch = _encode(options, config, tokenizer)
     cls = AutoModelForCausalLM if generates else AutoModel
-    writer = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if generates and (writer is None or [writer.__name__] != config.architectures):
+    if generates and class_with_head(config) is not AutoModelForCausalLM:
         raise ValueError(f"--generate: {options.model} is no causal language model; leave it out")
     model = load_model(path, config, cls, trust_remote_code=trusted)
     forward, note = model, ""
@@ -160,7 +159,6 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
     with quiet_transformers():  # no warning about long texts
         encoded = tokenizer(options.text, options.pair, return_tensors="pt")
     count = encoded["input_ids"].shape[1] + (options.generate or 0)
-    is_long = options.file is not None or options.generate is not None
     name = "TEXT" if options.file is None else f"--file {options.file}"
     if options.generate is not None:
         name += f" with --generate {options.generate}"
@@ -172,10 +170,10 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
         )
     check_vocabulary(ids, config)
     if count > options.max_tokens:
-        longer = "" if is_long else ", or give it as --file for a page of a long text"
+        longer = "" if options.is_long else ", or give it as --file for a page of a long text"
         raise ValueError(
             f"{name} has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it"
-            f"{', raise --max-tokens' * (not is_long)}{longer}"
+            f"{', raise --max-tokens' * (not options.is_long)}{longer}"
         )
     limit = longest(config, tokenizer)
     if count > limit:

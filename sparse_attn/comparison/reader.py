@@ -268,7 +268,13 @@ def open_reader(
     path = resolve_model(name, "MODEL", gguf=True)
     with quiet_transformers():
         config, tokenizer = load_tokenizer(path, trust_remote_code)
-        cls = AutoModelForSequenceClassification if task else AutoModel if embed else _class(config)
+        cls = (
+            AutoModelForSequenceClassification
+            if task
+            else AutoModel
+            if embed
+            else class_with_head(config)
+        )
         model = load_model(path, config, cls, trust_remote_code=trust_remote_code)
         model.to(choose_device("auto"))
     if task is not None and config.num_labels != task.num_labels:
@@ -301,7 +307,7 @@ def open_reader(
     )
 
 
-def _class(config: Any) -> Any:
+def class_with_head(config: Any) -> Any:
     """Return the Auto class with the model's head; AutoModel for an unsupported head."""
     saved = (getattr(config, "architectures", None) or [""])[0]
     for cls, classes in CLASSES.items():

@@ -25,7 +25,6 @@ from sparse_attn.mappings import Mapping
 NAME = "sparse_attn"
 OBSERVER = "_sparse_attn_observer"
 CAUSAL = "_sparse_attn_causal"  # version of a mask that is causality alone, as its attribute
-NO_SKIP = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 REACHED = "_sparse_attn_reached"  # flag of an attention module that has called us
 MASKED = -9e3  # in additive masks, positions at or below it are masked, such as -1e4 plus a bias
 REFUSED = {
@@ -283,12 +282,9 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
         raise RuntimeError(f"{type(config).__name__}: {NOT_PATCHED}")
     if config is not None and config.model_type in ADDITIVE:
         return eager_mask(*args, **kwargs)
-    if _is_only_causal(args, kwargs):
-        # not of inference mode, whose tensors do not count their changes
-        with torch.inference_mode(False):
-            mask = sdpa_mask(*args, **{**kwargs, "attention_mask": None, **NO_SKIP})
-            setattr(mask, CAUSAL, mask._version)
-        return mask
+    if _may_be_only_causal(kwargs):
+        mask = sdpa_mask(*args, **kwargs)
+        return _marked_mask(args, kwargs) if mask is None else mask
     kwargs = {**kwargs, "allow_is_causal_skip": False}
     padding = kwargs.get("attention_mask")
     if padding is not None and padding.is_meta:
@@ -301,24 +297,32 @@ def sparse_attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     return None if mask is None else mask.expand(-1, -1, queries, -1)
 
 
-def _is_only_causal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the mask of these arguments is causality alone, by the rule of Transformers' SDPA.
-
-    Then the mask is marked, and the kernels compute half of the scores and read no mask. A mask
-    that a model replaces or changes has no mark.
-    """
+def _may_be_only_causal(kwargs: dict[str, Any]) -> bool:
+    """Whether `sdpa_mask` may return None because the mask is causality alone."""
     queries, padding = kwargs.get("q_length"), kwargs.get("attention_mask")
-    if (
-        not kwargs.get("allow_is_causal_skip")
-        or torch.compiler.is_compiling()
-        or not isinstance(queries, int)
-        or queries < 2
-        or queries != kwargs.get("kv_length")
-        # the rule reads its values, for which a GPU would have to wait
-        or (padding is not None and padding.device.type != "cpu")
-    ):
-        return False
-    return sdpa_mask(*args, **{**kwargs, "allow_is_bidirectional_skip": False}) is None
+    return (
+        kwargs.get("allow_is_causal_skip") is True
+        and not kwargs.get("allow_is_bidirectional_skip")
+        and not torch.compiler.is_compiling()
+        and isinstance(queries, int)
+        and 1 < queries == kwargs.get("kv_length")
+        # SDPA's rule reads its values, for which a GPU would have to wait
+        and (padding is None or padding.device.type == "cpu")
+    )
+
+
+def _marked_mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return a causal mask with a mark, so that the kernels compute half of the scores without it.
+
+    A mask that a model replaces or changes has no mark.
+    """
+    kwargs = {**kwargs, "attention_mask": None, "allow_is_causal_skip": False}
+    # not of inference mode, whose tensors do not count their changes
+    with torch.inference_mode(False):
+        mask = sdpa_mask(*args, **kwargs)
+    assert mask is not None
+    setattr(mask, CAUSAL, mask._version)
+    return mask
 
 
 AttentionInterface.register(NAME, sparse_attention)

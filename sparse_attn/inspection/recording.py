@@ -38,7 +38,7 @@ def valid_queries(inputs: AttentionInputs) -> Tensor | None:
 
 
 class _Sparse(NamedTuple):
-    """Which weights to keep as sparse rows, as `record_attention` takes them."""
+    """Choice of the weights to keep as sparse rows, as in `record_attention`."""
 
     heads: list[int] | None
     queries: list[int] | None

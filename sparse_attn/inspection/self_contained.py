@@ -14,6 +14,9 @@ from typing import Any
 
 from sparse_attn.system.files import atomic_write
 
+FRAME = Path(__file__).with_name("frame.html")
+ELEMENTS = Path(__file__).with_name("elements.js")  # functions that both scripts call
+
 
 class AttentionPage(str):
     """The page as text, which a notebook shows in a frame."""
@@ -25,17 +28,13 @@ class AttentionPage(str):
 def assemble(
     template: Path, styles: Sequence[Path], scripts: Sequence[Path], title: str, **more: str
 ) -> AttentionPage:
-    """Fill a template with its title, style, script and more text, all escaped before."""
+    """Fill a template of a page's body with its title, script and more text, all escaped before."""
     style, script = ("".join(map(_text, paths)) for paths in (styles, scripts))
-    return AttentionPage(
-        Template(_text(template)).substitute(
-            title=html.escape(title),
-            policy=html.escape(_policy(style, script)),
-            style=style,
-            script=script,
-            **more,
-        )
-    )
+    title = html.escape(title)
+    body = Template(_text(template)).substitute(title=title, script=script, **more)
+    policy = html.escape(_policy(style, script))
+    frame = Template(_text(FRAME))
+    return AttentionPage(frame.substitute(title=title, policy=policy, style=style, body=body))
 
 
 def escaped_json(data: dict[str, Any]) -> str:

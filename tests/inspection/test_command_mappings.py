@@ -125,11 +125,11 @@ def test_an_unknown_name_is_one_line_and_code_2() -> None:
         (["--hlep"], "--hlep: unknown; did you mean --help?"),
         (["mappings", "--hlep"], "--hlep: unknown; did you mean --help?"),
         (["inspect", "m", "--maping=softmax"], "--maping: unknown; did you mean --mapping?"),
-        (["inspect", "--zzz"], "--zzz: unknown; expected one of -h, --help, --pair, --mapping, "
-         "--output, --force, --max-tokens, --trust-remote-code"),
+        (["inspect", "--zzz"], "--zzz: unknown; expected one of -h, --help, --file, --pair, "
+         "--generate, --heads, --mapping, --output, --force, --max-tokens, --trust-remote-code"),
         # an abbreviation may come to mean another option
         (["inspect", "m", "t", "--out", "a.html"], "--out: unknown; did you mean --output?"),
-        (["inspect", "m"], "the following arguments are required: TEXT; see sparse-attn "
+        (["inspect", "m"], "one of the arguments TEXT --file is required; see sparse-attn "
          "inspect --help"),
         # a text is no option
         (["inspect", "m", "--maping is a word", "--", "--maping"], "--maping: one too many; "

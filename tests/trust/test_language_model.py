@@ -10,6 +10,7 @@ import torch
 from sparse_attn import patched
 from sparse_attn.inspection import record_attention
 from tests.comparison.running import compared
+from tests.inspection.test_sparse import assert_equal
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,7 +51,4 @@ def test_its_rows_are_the_weights() -> None:
             model(ids)
     for weights, (rows,) in zip(dense.weights, sparse.sparse.values(), strict=True):
         assert weights is not None
-        for head in rows.heads:
-            torch.testing.assert_close(
-                rows[0, head].to_dense(), weights[0, head], atol=1e-4, rtol=1e-3
-            )
+        assert_equal(rows, weights, atol=1e-4, rtol=1e-3)

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from sparse_attn.inspection.long_text.summing import AttentionSum, Rows
-from sparse_attn.inspection.self_contained import AttentionPage, assemble, escaped_json
+from sparse_attn.inspection.self_contained import ELEMENTS, AttentionPage, assemble, escaped_json
 
 PARTS = Path(__file__).parent
 STYLE = PARTS.parent / "page" / "page.css"
@@ -98,7 +98,7 @@ def text_page(
     return assemble(
         PARTS / "text.html",
         [STYLE, PARTS / "text.css"],
-        [PARTS / "text.js"],
+        [ELEMENTS, PARTS / "text.js"],
         title,
         lead=html.escape(_lead(attention, mapping, generated)),
         data=escaped_json(data),

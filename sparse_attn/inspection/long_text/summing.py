@@ -33,7 +33,7 @@ class Rows:
 
 @dataclass
 class AttentionSum:
-    """What `sum_attention` found in a text of N tokens.
+    """Result of `sum_attention` for a text of N tokens.
 
     Attributes:
         record: statistics of all layers and heads.

@@ -1,5 +1,3 @@
-"use strict";
-
 // What __init__.py packed: for each view lengths of rows, differences of columns and codes of weights.
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -53,13 +51,6 @@ function rowOf(view, place, query) {
   return { keys, weights, sum: weights.reduce((sum, weight) => sum + weight, 0) };
 }
 
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
-
-const visible = (token) => token.replace(/\n/g, "↵").replace(/\t/g, "→").replace(/ /g, "·") || "∅";
 const percent = (share) => (share > 0 && share < 0.001 ? "<0.1 %" : `${(100 * share).toFixed(1)} %`);
 const number = (weight) => (weight < 0.001 ? weight.toExponential(1) : weight.toPrecision(3));
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparse_attn.inspection.page.data import page_data
 from sparse_attn.inspection.record import AttentionRecord
-from sparse_attn.inspection.self_contained import AttentionPage, assemble, escaped_json
+from sparse_attn.inspection.self_contained import ELEMENTS, AttentionPage, assemble, escaped_json
 
 PARTS = Path(__file__).parent
 
@@ -55,7 +55,7 @@ def attention_page(
     return assemble(
         PARTS / "page.html",
         [PARTS / "page.css"],
-        [PARTS / "values.js", PARTS / "page.js"],
+        [ELEMENTS, PARTS / "values.js", PARTS / "page.js"],
         title,
         data=escaped_json(data),
     )

@@ -1,11 +1,5 @@
 // The state and what draws it. Text of the data reaches the page by textContent alone.
 
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
-
 function label(element, text) {
   element.setAttribute("aria-label", text);
   return element;

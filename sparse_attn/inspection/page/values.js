@@ -1,5 +1,3 @@
-"use strict";
-
 // What data.py wrote: 16-bit codes of p, decoded layer by layer when first looked at.
 
 const NOT_ALLOWED = 0, DROPPED = 1, LARGEST = 65535;
@@ -89,7 +87,6 @@ function percent(share) {
 }
 
 const count = (number) => (Number.isInteger(number) ? String(number) : number.toFixed(1));
-const visible = (token) => token.replace(/\n/g, "↵").replace(/\t/g, "→").replace(/ /g, "·") || "∅";
 const clipped = (text) => ([...text].length > 12 ? `${[...text].slice(0, 11).join("")}…` : text);
 const shade = (p) => Math.sqrt(Math.min(1, p));
 
