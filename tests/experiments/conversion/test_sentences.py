@@ -9,7 +9,12 @@ from tests.glue.make_glue import COLUMNS
 
 ROWS = {
     "MRPC/train": [["1", "1", "2", 'He "went .', "She went ."], ["0", "3", "4", "It is .", "No !"]],
-    "SST-2/train": [["a film ", "1"], ["a film . ", "1"], ["It is .", "0"], ["the man left .", "0"]],
+    "SST-2/train": [
+        ["a film ", "1"],
+        ["a film . ", "1"],
+        ["It is .", "0"],
+        ["the man left .", "0"],
+    ],
     "STS-B/dev": [[*map(str, range(7)), "The man left", "A dog barks.", "2.5"]],
 }
 
