@@ -138,7 +138,7 @@ ROWS = [
       for x in ("a", None, [0.5]) for log in (False, True)),
     of_another_type(next(p for p in PARAMETERS if p.name == "gamma"), "a", log=False),
     *(Wrong(f"{name} of slopes in a list", lambda _, call=call: call(SCORES),
-            TypeError, f"^{name}: expected a floating-point tensor, got list$")
+            TypeError, f"^{name}: expected a floating-point tensor, got list; use torch.as_tensor$")
       for name, call in (("raw_slopes", lambda z: functional.plif(z, [0.5])),
                          ("raw_gain", lambda z: functional.monotone(z, [0.5], [0.5], [0.5])))),
     *(of_another_shape(p, shape) for p in PARAMETERS for shape in [(9,), (3, 1, 1), (2, 3, 1)]),
@@ -171,7 +171,13 @@ ROWS = [
         "a list of scores",
         lambda _: functional.sparsemax([1.0, 2.0]),
         TypeError,
-        "^scores: expected a floating-point tensor, got list$",
+        "^scores: expected a floating-point tensor, got list; use torch.as_tensor$",
+    ),
+    Wrong(
+        "a mask of NumPy",
+        lambda _: functional.sparsemax(SCORES, mask=SCORES.numpy() > 0),
+        TypeError,
+        "^mask: expected a tensor, got ndarray; use torch.as_tensor$",
     ),
     module("top-k-softmax", TypeError, "learn='k'.*can learn sink$", learn="k"),
     module("random-drop-softmax", TypeError, "learn='r'.*can learn sink$", learn="r"),
