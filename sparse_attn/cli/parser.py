@@ -13,8 +13,8 @@ from sparse_attn.cli.errors import refuse
 from sparse_attn.system.imports import OPTION, import_module
 
 IMPORT_HELP = (
-    "import this module first, such as yours with a mapping: its name, also from the working "
-    "directory, or its file; repeatable"
+    "import a module first, which registers a mapping of yours: by its name, also from the working "
+    "directory, or by its file; repeatable"
 )
 
 

@@ -132,7 +132,7 @@ def _refuse(
     for holds, fault in (
         (
             p.isfinite().all() and compact.isfinite().all(),
-            "is not finite for some rows, such as one score, or only 0; return numbers",
+            "is not finite for some rows, such as one score, or zeros; return finite probabilities",
         ),
         (free or (p >= 0).all(), "is negative; return probabilities"),
         (

@@ -156,16 +156,16 @@ def register_mapping(spec: MappingSpec | str, **fields: Any) -> Any:
 
     With a name, this decorates a function of rows and returns it unchanged:
 
-        @register_mapping("power", source="my paper")
-        def power(scores, exponent=2.0):
-            weights = scores.exp() ** exponent
+        @register_mapping("sharp", source="my paper")
+        def sharp(scores, power=2.0):
+            weights = scores.softmax(-1) ** power
             return weights / weights.sum(-1, keepdim=True)
 
     The function gets scores (..., n) in float32 or float64, -inf where masked. It returns
-    probabilities of that shape along the last dimension, computed for each row alone. The other
-    arguments are parameters, numbers by default and tensors (1,) or (..., 1) in calls. If one is
-    named `valid`, it gets the boolean mask, and masked scores are 0. The function is called once
-    with random rows, which check all this.
+    probabilities of the same shape, of each row along the last dimension. The other arguments are
+    parameters: numbers as defaults, tensors (1,) or (..., 1) in calls. An argument named `valid`
+    gets the boolean mask, (..., n); masked scores are then 0. Calls with random rows check all this
+    before the mapping is registered.
 
     Args:
         spec: the record of the mapping, or its name.
@@ -176,10 +176,10 @@ def register_mapping(spec: MappingSpec | str, **fields: Any) -> Any:
     Raises:
         ValueError: the name is taken; the record names a kernel, which would run a mapping of the
             library instead of `function`; its mass is none of the three; or `multilabel_only` or
-            `predicts` names a loss or parameter that the record does not have. The function fails a
-            check.
+            `predicts` names a loss or parameter that the record does not have; or the function is
+            no mapping of rows.
         TypeError: `function` takes no `log` and there is no `log_function`, or a loss is not
-            callable. An argument of the function cannot be a parameter.
+            callable, or an argument of the function cannot be a parameter.
     """
     if isinstance(spec, str):
         return partial(_register_function, spec, fields)

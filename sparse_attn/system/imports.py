@@ -38,12 +38,9 @@ def import_module(name: str) -> None:
         loaded = importlib.import_module(module)
     except Exception as error:
         raise ValueError(f"{OPTION} {name}: {_fault(error, module, folder)}") from error
-    file = loaded.__file__
-    if path is not None and (file is None or Path(file).resolve() != path):
-        raise ValueError(
-            f"{OPTION} {name}: {module} is also the name of {file or 'a module of Python'}; "
-            "rename your file"
-        )
+    file = getattr(loaded, "__file__", None) or "a module of Python"
+    if path is not None and Path(file).resolve() != path:
+        raise ValueError(f"{OPTION} {name}: {module} is also the name of {file}; rename yours")
     if name not in _names:
         _names.append(name)
 

@@ -62,13 +62,14 @@ def test_a_command_with_files_imports_before_it_checks(
 ) -> None:
     """Though --import comes last; and a file of options cannot import."""
     (folder / "four.py").write_text(MODULE.format(name="four"))
-    arguments = ["sweep", "--model", str(folder), "--output_dir", "out", "--data_dir", "nowhere"]
-    arguments += ["--learning_rates", "[1e-3]", "--tasks", "{RTE: null}", "--protocol", "paper"]
-    arguments += ["--mappings", "{softmax: {name: softmax}, x: {name: four}}", "--dry_run"]
+    arguments = ["sweep", "--model", "m", "--output_dir", "out", "--tasks", "{RTE: null}"]
+    arguments += ["--learning_rates", "[1e-3]"]
+    arguments += ["--mappings", "{softmax: {name: softmax}, x: {name: four}}"]
     unknown = refusal(glue, capsys, *arguments)
     assert "mappings.x: mapping='four' is unknown" in unknown
     assert "import the module of yours first (--import MODULE)" in unknown
-    assert "nowhere" in refusal(glue, capsys, *arguments, "--import", "four")
+    known = refusal(glue, capsys, *arguments, "--import", "four")
+    assert "mappings.x: the fair protocol ramps every mapping" in known
     (folder / "options.yaml").write_text("import: five\n")
     assert "import: unknown" in refusal(glue, capsys, *arguments, "--config", "options.yaml")
 

@@ -295,7 +295,7 @@ ROWS = [
           r"^mapping='own': ValueError: expected the shape of the scores, got \(4, 8\)"),
     plain(lambda z: torch.from_numpy(z.numpy()), ValueError, "'own': RuntimeError: .*grad"),
     plain(lambda z: z.square() / z.square().sum(-1, keepdim=True), ValueError,
-          "is not finite for some rows, such as one score, or only 0"),
+          "is not finite for some rows, such as one score, or zeros"),
     plain(lambda z: z - z.mean(-1, keepdim=True), ValueError, "is negative; return probabilities"),
     plain(lambda z: z.sigmoid(), ValueError, "rows that sum to .* or pass mass='at most one'"),
     plain(lambda z: z.softmax(0), ValueError, "rows that sum to"),
