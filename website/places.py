@@ -48,7 +48,7 @@ def _moved(link: re.Match[str], source: str) -> str:
 
 def boost(site: str) -> float:
     """Return the weight of a page in the search: first how to, then what was measured."""
-    if site == "quickstart.md" or site.startswith("tutorials/"):
+    if site.startswith(("quickstart", "tutorials/", "adding-a-mapping")):
         return 4
     looked_up = ("api/", "results/", "architecture", "changelog", "decisions")
     return 0.25 if site.startswith(looked_up) or site.endswith("/report.md") else 1
