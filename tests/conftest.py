@@ -1,12 +1,14 @@
-"""Settings shared by every test: one thread, fixed seeds, reproducible hypothesis runs."""
+"""Settings shared by every test: one thread, fixed seeds, reproducible examples; and a browser."""
 
 import gc
 import logging
 import os
+import shutil
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 from zlib import crc32
 
 import numpy
@@ -102,3 +104,18 @@ def seed() -> int:
 def rng(seed: int) -> numpy.random.Generator:
     """A seeded numpy generator."""
     return numpy.random.default_rng(seed)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium; tests are skipped where it or Playwright is not installed."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next(filter(None, map(shutil.which, names)), None)
+    if chromium is None:
+        pytest.skip("no chromium is installed")
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield running
+        running.close()

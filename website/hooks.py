@@ -13,7 +13,7 @@ from mkdocs.structure.pages import Page
 # MkDocs loads this file by its path and from any folder
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from website import ROOT, pages, places
+from website import ROOT, formulas, pages, places
 
 _SOURCES = {site: source for source, site in places.added()}
 
@@ -30,7 +30,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Return the page with links of the site and replaced markers."""
+    """Return the page with links of the site and replaced markers; set its rank in the search."""
     site = page.file.src_uri
     source = _SOURCES.get(site, f"docs/{site}")
+    page.meta["search"] = {"boost": places.boost(site)}
     return pages.fill(places.relink(markdown, source), site)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Return the page with typeset formulas."""
+    return formulas.typeset(html)

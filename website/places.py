@@ -44,3 +44,11 @@ def relink(markdown: str, source: str) -> str:
 def _moved(link: re.Match[str], source: str) -> str:
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[0]))
     return posixpath.relpath(on_site(target), posixpath.dirname(on_site(source)) or ".")
+
+
+def boost(site: str) -> float:
+    """Return the weight of a page in the search: first how to, then what was measured."""
+    if site.startswith(("quickstart", "tutorials/", "adding-a-mapping")):
+        return 4
+    looked_up = ("api/", "results/", "architecture", "changelog", "decisions")
+    return 0.25 if site.startswith(looked_up) or site.endswith("/report.md") else 1

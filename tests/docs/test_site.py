@@ -1,4 +1,7 @@
-"""The site builds without a warning, needs no network, and every link in it leads somewhere."""
+"""The site builds without a warning, needs no network, and every link in it leads somewhere.
+
+In Chromium: its search, its lines, and one page that fits a screen.
+"""
 
 import json
 import re
@@ -6,6 +9,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -98,21 +102,82 @@ def not_documented(pages: dict[str, Page]) -> Iterator[str]:
         yield from {f"{module.__name__}.{name}" for name in names} - known
 
 
-@pytest.mark.slow
-def test_site(tmp_path: Path) -> None:
-    for package in ("mkdocs", "material", "mkdocstrings_handlers.python"):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Page]]:
+    """The folder of the site and its pages."""
+    for package in ("mkdocs", "material", "mkdocstrings_handlers.python", "latex2mathml"):
         pytest.importorskip(package, reason="the site needs pip install '.[docs]'")
-    pages = build(tmp_path)
-    assert not list(leads_nowhere(tmp_path, pages))
-    assert not list(from_elsewhere(tmp_path, pages))
+    folder: Path = tmp_path_factory.mktemp("site")
+    return folder, build(folder)
+
+
+@pytest.mark.slow
+def test_site(site: tuple[Path, dict[str, Page]]) -> None:
+    folder, pages = site
+    assert not list(leads_nowhere(folder, pages))
+    assert not list(from_elsewhere(folder, pages))
     assert not list(not_documented(pages))
     assert not [place for place, page in pages.items() if not page.title.strip()]
     assert not [place for place, page in pages.items() if page.headings != 1]
-    assert not [place for place in pages if "<!-- site:" in (tmp_path / place).read_text()]
-    # formulas are shown as they stand in the docstrings
-    assert "|eta|^2 / 2" in (tmp_path / "api/losses.html").read_text()
-    assert "&lt;eta, z&gt;" in (tmp_path / "api/losses.html").read_text()
-    index = json.loads((tmp_path / "search/search_index.json").read_text())
+    assert not [place for place in pages if "<!-- site:" in (folder / place).read_text()]
+    # formulas of pages are typeset, those of docstrings shown as they stand
+    assert not [place for place in pages if "arithmatex" in (folder / place).read_text()]
+    assert "<msub><mi>p</mi><mi>i</mi></msub>" in (folder / "guide/mappings.html").read_text()
+    assert "|eta|^2 / 2" in (folder / "api/losses.html").read_text()
+    assert "&lt;eta, z&gt;" in (folder / "api/losses.html").read_text()
+    index = json.loads((folder / "search/search_index.json").read_text())
     assert "sparse_attn.losses.sparsemax_loss" in str(
         [entry["location"] for entry in index["docs"]]
     )
+
+
+# the page that a search finds first
+FIRST = {
+    "quickstart": "quickstart",
+    "own data": "tutorials/own-data",
+    "figure": "tutorials/figures",
+    "entmax": "guide/mappings",
+    "custom mapping": "adding-a-mapping",
+}
+# the characters of the longest line of each paragraph
+LINES = """
+all => all.filter(one => !one.querySelector("p, li, math")).map(one => {
+  const lines = {}, range = document.createRange();
+  const height = parseFloat(getComputedStyle(one).lineHeight);
+  const walker = document.createTreeWalker(one, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode())
+    for (const word of walker.currentNode.data.matchAll(/\\S+\\s*/g)) {
+      range.setStart(walker.currentNode, word.index);
+      range.setEnd(walker.currentNode, word.index + word[0].trimEnd().length);
+      const below = range.getBoundingClientRect().bottom - one.getBoundingClientRect().top;
+      const line = Math.floor(below / height);
+      lines[line] = (lines[line] ?? -1) + word[0].length;  // no space at its end
+    }
+  return Math.max(0, ...Object.values(lines));
+})
+"""
+
+
+def found_first(page: Any, folder: Path, words: str) -> str:
+    """The page that the site's search finds first."""
+    page.goto(f"{(folder / 'index.html').as_uri()}?q={words}")
+    link = page.wait_for_selector(".md-search-result__item a[href]", timeout=60_000)
+    place = Path(urlsplit(page.evaluate("link => link.href", link)).path)
+    return place.relative_to(folder).with_suffix("").as_posix()
+
+
+# one test, because every process that runs some of them builds the site
+@pytest.mark.slow
+def test_site_in_a_browser(browser: Any, site: tuple[Path, dict[str, Page]]) -> None:
+    folder, page = site[0], browser.new_page(viewport={"width": 1280, "height": 1024})
+    assert {words: found_first(page, folder, words) for words in FIRST} == FIRST
+    for name in ("guide/mappings", "losses", "does-it-help"):
+        page.set_viewport_size({"width": 1600, "height": 1024})
+        page.goto((folder / f"{name}.html").as_uri())
+        longest = max(page.locator(".md-content :is(p, li)").evaluate_all(LINES))
+        assert 60 < longest <= 90, name
+        page.set_viewport_size({"width": 400, "height": 1024})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
+    page.set_viewport_size({"width": 1280, "height": 1024})
+    page.goto((folder / "does-it-help.html").as_uri())
+    assert page.locator("article").bounding_box()["height"] <= 1200  # about one screen

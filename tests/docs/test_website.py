@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import yaml
 
 from website import code, docstrings, pages, places, results, sentence
 
@@ -109,3 +110,47 @@ def test_the_sentence_is_what_the_model_makes_of_it() -> None:
     assert words.findall(made) == words.findall(committed)
     assert ("dropped", "because") in words.findall(made)
     assert re.sub(r"[.\d]+", "", made) == re.sub(r"[.\d]+", "", committed)
+
+
+def typeset(markdown: str) -> str:
+    """The HTML of a page."""
+    converter = pytest.importorskip("markdown", reason="the site needs pip install '.[docs]'")
+    pytest.importorskip("latex2mathml", reason="the site needs pip install '.[docs]'")
+    from website import formulas
+
+    options = yaml.safe_load((results.ROOT / "mkdocs.yml").read_text())["markdown_extensions"]
+    (arithmatex,) = (name for name in options if "pymdownx.arithmatex" in name)
+    html = converter.markdown(
+        markdown, extensions=["tables", *arithmatex], extension_configs=arithmatex
+    )
+    return formulas.typeset(html)
+
+
+def test_formulas_become_mathml() -> None:
+    inline = typeset(r"| a |" "\n| --- |\n" r"| for $r \lt 1$ and `$x` |")
+    assert re.search(r"<td>for <math [^>]*display=\"inline\">.*<mo>&#x0003C;</mo>.*</math>", inline)
+    assert inline.count("<math") == 1
+    block = typeset("$$p_i = 1$$")
+    assert block.startswith('<div class="formula"><math ')
+    assert 'display="block"><mrow><msub><mi>p</mi><mi>i</mi></msub>' in block
+    with pytest.raises(ValueError, match=r"\\sofmax.*: expected commands that latex2mathml knows"):
+        typeset(r"$\sofmax z$")
+
+
+def groups(nav: list[dict[str, str | list]], name: str = "") -> dict[str, int]:
+    """The number of pages directly in each group of the navigation."""
+    found = {name: 0}
+    for entry in nav:
+        ((title, inside),) = entry.items()
+        if isinstance(inside, list):
+            found |= groups(inside, title)
+        else:
+            found[name] += 1
+    return found
+
+
+def test_groups_of_the_guide_are_short() -> None:
+    nav = yaml.safe_load((results.ROOT / "mkdocs.yml").read_text())["nav"]
+    pages_in = groups(nav)
+    guide = ("Use", "Understand", "Experiments", "Extend", "Reference", "API")
+    assert {name: pages_in[name] for name in guide if pages_in[name] > 6} == {}

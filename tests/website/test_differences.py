@@ -1,4 +1,4 @@
-"""docs/differences.json, its schema, figure and page."""
+"""docs/differences.json and its schema; the figure and the counts of docs/does-it-help.md."""
 
 import json
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from jsonschema import Draft202012Validator, validate
 
 from engine.sweep.results import Results
 from tests.figures import blank_panels
-from website.differences import entries, panels, studies
+from website.differences import entries, figure, studies
+from website.differences.counts import count
 from website.differences.entries import Entry
-from website.differences.page import make_page
-from website.differences.studies import read_entries
+from website.differences.studies import read_entries, without_entries
 from website.differences.write import write
 
 ROOT = Path(__file__).parents[2]
@@ -33,15 +33,14 @@ WORSE = replace(ENTRY, low=-1.5, high=-0.5, difference=-1.0)
 EVEN = replace(ENTRY, low=-1.0, high=3.0)
 ALONE = replace(ENTRY, low=None, high=None)
 CONTROL = replace(ENTRY, mapping="temperature-softmax", control=True)
-LOST = replace(ALONE, mapping="t-softmax", difference=None, seeds=0, lost=3)
 
 
 @pytest.mark.slow
 def test_what_is_committed_is_what_the_records_give(tmp_path: Path) -> None:
     write(ROOT / "results", tmp_path)
-    for name in ("differences.json", "does-it-help.md"):
-        same = (ROOT / "docs" / name).read_bytes() == (tmp_path / name).read_bytes()
-        assert same, f"docs/{name}: run python -m website.records"
+    name = "differences.json"
+    same = (ROOT / "docs" / name).read_bytes() == (tmp_path / name).read_bytes()
+    assert same, "run python -m website.records"
     assert (tmp_path / "differences.png").stat().st_size > 10_000
 
 
@@ -69,141 +68,60 @@ def test_sides() -> None:
     assert not replace(ENTRY, baseline_learned=False).counts
 
 
-@pytest.mark.slow
-def test_the_first_lines_count_attention() -> None:
+def test_counts_of_attention() -> None:
     trained = replace(WORSE, kind="trained attention", p=0.03)
     sure = replace(trained, mapping="entmax", p=0.001)
-    tuned = replace(trained, study="tuned", tuned_on_scored_rows=True)
-    guessing = replace(trained, study="hard", task="WNLI", baseline_learned=False)
+    tuned = replace(trained, tuned_on_scored_rows=True)
+    guessing = replace(trained, task="WNLI", baseline_learned=False)
     one = replace(ENTRY, kind="swapped attention", interval_over="examples")
     control = replace(CONTROL, kind="swapped attention")
-    page = make_page([trained, sure, tuned, guessing, one, control])
-    table, which = page.blocks[:2]
-    assert table.rows == [
-        ["models trained with the mapping, over runs", "2", "0", "2", "0", "0.1", "0", "2"],
-        ["swapped in a trained model, over examples", "1", "1", "0", "0", "0.0", "-", "-"],
+    assert count([trained, sure, tuned, guessing, one, control, ENTRY]).rows == [
+        ["trained with the mapping", "2", "0", "2", "0", "0.1", "0 better, 2 worse"],
+        ["swapped, without training", "1", "1", "0", "0", "0.0", "-"],
     ]
-    assert [(row[0], *row[-2:]) for row in which.rows] == [
-        ("sparsemax", "worse", "worse"),
-        ("entmax", "worse", "worse"),
-        ("sparsemax", "better", "-"),
+    better = replace(sure, low=0.5, high=1.5)
+    assert count([better]).rows[0][-1] == "1 better, 0 worse"
+    unsure = [replace(trained, p=0.04), replace(sure, p=0.2, low=-1, high=1)]
+    assert count(unsure).rows[0][1:] == ["2", "0", "1", "1", "0.1", "0 better, 0 worse"]
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_better_is_to_the_right_and_a_ring_is_not_significant(
+    monkeypatch: pytest.MonkeyPatch, higher_is_better: bool
+) -> None:
+    names = ("entmax, healed", "sparsemax", "r-softmax")
+    group = figure.Group("One task", "some/study", "one", names)
+    monkeypatch.setattr(figure, "PANELS", {"A title": (group,)})
+    some = (replace(ENTRY, zeros=0.25), replace(EVEN, zeros=0.5), replace(ALONE, zeros=0.75))
+    found = [replace(e, mapping=n) for e, n in zip(some, names, strict=True)]
+    drawn = figure.draw([replace(e, higher_is_better=higher_is_better) for e in found])
+    (axes,) = drawn.axes
+    assert axes.xaxis_inverted() != higher_is_better
+    space = "\N{NO-BREAK SPACE}"
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "One task",
+        *(
+            f"{n} ({z}{space}% zeros)"
+            for n, z in (("entmax", 25), ("sparsemax", 50), ("r-softmax", 75))
+        ),
     ]
-    better = replace(trained, low=0.5, high=1.5)
-    assert make_page([better]).blocks[0].rows[0][-2:] == ["1", "0"]
-    less = make_page([replace(trained, p=0.04), replace(sure, p=0.2, low=-1, high=1)])
-    assert less.blocks[0].rows[0][-2:] == ["0", "0"]
-    assert less.blocks[1].rows[0][-2:] == ["worse", "not significant"]
-    shown = page.markdown()
-    assert "| settings chosen by the very scores that are compared | tuned (1) |" in shown
-    assert "| controls | temperature-softmax (some/study) |" in shown
-    assert "| controls better than softmax | temperature-softmax (some/study) |" in shown
-    assert "no better than always the most frequent class | WNLI (hard) |" in shown
-
-
-def test_other_layers_have_a_row_for_each_mapping_and_no_sum() -> None:
-    second = replace(WORSE, metric="F1")
-    other = replace(WORSE, study="other", baseline="softmax-fine", task="two")
-    page = make_page([ENTRY, second, EVEN, replace(ALONE, seeds=1), CONTROL, other])
-    layers = page.blocks[0]
-    assert layers.rows == [
-        ["some/study", "accuracy", "sparsemax", "softmax", "1", "0", "1"],
-        ["other", "accuracy", "sparsemax", "softmax-fine", "0", "1", "0"],
-    ]
-    assert "| fewer than 3 pairs of runs | some/study (1) |" in page.markdown()
-
-
-def test_what_diverged_is_named() -> None:
-    some = replace(ENTRY, mapping="entmax", lost=1)
-    shown = make_page([ENTRY, some, LOST]).markdown()
-    assert "entmax (some/study, one, accuracy: 1); t-softmax" in shown
-    assert "t-softmax (some/study, one, accuracy: 3) |" in shown
-    assert "| t-softmax | softmax | - | 0 | - | no finite value |" in shown
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "shown"),
-    [
-        (-0.71, -0.0012, "-0.355 \\[-0.710, -0.001\\]"),
-        (-0.71, -0.5, "-0.35 \\[-0.71, -0.50\\]"),
-        (0.0, 0.0, "-0.35 \\[+0.00, +0.00\\]"),
-    ],
-)
-def test_digits_show_the_sign_of_the_ends(low: float, high: float, shown: str) -> None:
-    entry = replace(ENTRY, difference=-0.3549, low=low, high=high)
-    assert f"| {shown} |" in make_page([entry]).markdown()
-
-
-def test_flips_are_named() -> None:
-    other = replace(WORSE, metric="F1")
-    shown = make_page([ENTRY, other, replace(EVEN, mapping="entmax")]).markdown()
-    assert "| some/study | sparsemax | one | accuracy | F1 |" in shown
-    models = [replace(ENTRY, record="a"), replace(WORSE, record="b", metric="F1")]
-    even = [ENTRY, replace(EVEN, metric="F1")]
-    for some in (models, even):
-        assert "| better by |" not in make_page(some).markdown()
-
-
-def test_better_is_to_the_right_and_marks_say_what_was_found() -> None:
-    less = replace(WORSE, task="two", higher_is_better=False)
-    rows = [replace(EVEN, mapping="entmax"), replace(ALONE, mapping="r-softmax", zeros=0.25)]
-    figure = panels.draw(panels.panels_of([ENTRY, *rows, less]))
-    more, fewer = figure.axes
-    assert not more.xaxis_inverted()
-    assert fewer.xaxis_inverted()
-    labels = [label.get_text() for label in more.get_yticklabels()]
-    assert labels == ["sparsemax", "entmax", "r-softmax (25\N{NO-BREAK SPACE}%)"]
-    marks = [line for line in more.lines if line.get_marker() in ("o", "x")]
+    marks = [line for line in axes.lines if line.get_marker() in ("o", "x")]
     assert [line.get_marker() for line in marks] == ["o", "o", "x"]
     assert [line.get_markerfacecolor() == "white" for line in marks[:2]] == [False, True]
-    lines = [line for line in more.lines if line.get_marker() == "None"]
-    assert len(lines) == 3  # 0, and an interval of each but the cross
-    assert blank_panels(figure) == []
+    assert [list(line.get_ydata()) for line in marks] == [[1], [2], [3]]
+    assert blank_panels(drawn) == []
+    with pytest.raises(KeyError, match="entmax, healed"):
+        figure.draw(found[1:])
 
 
-def test_what_is_off_the_scale_has_its_number_at_the_edge() -> None:
-    names = ("entmax", "t-softmax", "sparsemax", "taylor-softmax")
-    near = [replace(ENTRY, mapping=name) for name in names[:3]]
-    far = replace(ENTRY, mapping=names[3], difference=-300.0, low=-350.0, high=-250.0)
-    (axes,) = panels.draw(panels.panels_of([*near, far])).axes
-    assert axes.get_xlim() == (-panels.FAR * 1.5, panels.FAR * 1.5)
-    assert [(text.get_text(), text.get_ha()) for text in axes.texts] == [("-300", "left")]
-    lower = [replace(entry, higher_is_better=False) for entry in (*near, far)]
-    (axes,) = panels.draw(panels.panels_of(lower)).axes
-    assert [(text.get_text(), text.get_ha()) for text in axes.texts] == [("-300", "right")]
-    assert axes.xaxis_inverted()
-    unsure = replace(far, difference=1.0, low=-300.0, high=302.0)
-    for others in ([], [unsure]):  # a long interval alone is cut off
-        (axes,) = panels.draw(panels.panels_of([*near, *others])).axes
-        assert not axes.texts
-
-
-def test_records_of_one_study_are_told_apart() -> None:
-    first, second = (replace(ENTRY, source=name, record=name) for name in ("minilm", "a-long-name"))
-    figure = panels.draw(panels.panels_of([first, second]))
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels == ["minilm: sparsemax", "a-long-name: sparsemax"]
-    assert "| a-long-name: sparsemax |" in make_page([first, second]).markdown()
-
-
-@pytest.mark.slow
 def test_nothing_is_cut_in_the_published_figure() -> None:
-    found = [entry for entry in PUBLISHED if entry.difference is not None and not entry.control]
-    figure = panels.draw(panels.panels_of(found))
-    figure.draw_without_rendering()
-    for axes in figure.axes:
-        for words in (axes.title, axes.xaxis.label, *axes.get_yticklabels()):
+    drawn = figure.draw(PUBLISHED)
+    drawn.draw_without_rendering()
+    for axes in drawn.axes:
+        for words in (axes.title, *axes.get_yticklabels()):
             box = words.get_window_extent()
             assert box.x0 >= 0, words
-            assert box.x1 <= figure.bbox.width, words
-
-
-def test_many_tasks_share_a_panel() -> None:
-    tasks = [replace(ENTRY, task=str(number)) for number in range(panels.FEW + 1)]
-    assert [panel.task for panel in panels.panels_of(tasks)] == ["5 tasks"]
-    assert len(panels.panels_of(tasks[:-1])) == panels.FEW
-    shown = make_page(tasks).markdown()
-    assert "- some/study: 0, 1, 2, 3 and 4." in shown
-    assert "### some/study" not in shown
+            assert box.x1 <= drawn.bbox.width, words
 
 
 def sweep(folder: Path, study: str, change: Callable[[dict[str, Any]], object]) -> list[Entry]:
@@ -251,6 +169,14 @@ def test_multilabel_is_compared_with_the_softmax_of_most_thresholds(tmp_path: Pa
     assert {entry.mapping for entry in found if entry.tuned_on_scored_rows} == {"sigmoid"}
 
 
+def test_perplexity_of_a_model_is_relative() -> None:
+    record = json.loads((ROOT / "results/compare/smollm2-wikitext-4096.json").read_text())
+    (entry,) = (e for e in PUBLISHED if e.mapping == "top-p-softmax p=0.8")
+    (row,) = (row for row in record["mappings"] if row["mapping"] == entry.mapping)
+    relative = 100 * row["against_softmax"]["value"] / record["softmax"]
+    assert (entry.difference, entry.unit) == (pytest.approx(relative, rel=1e-5), "%")
+
+
 def test_controls_of_the_published_entries() -> None:
     assert {entry.mapping for entry in PUBLISHED if entry.control} == {
         "sigmoid",
@@ -274,9 +200,9 @@ def test_records_that_give_nothing_are_named(tmp_path: Path) -> None:
         (tmp_path / "results" / name / "sweep.json").write_text("{}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(studies.SWEEPS, "glue", (empty, lambda results: iter(())))
-        found = write(tmp_path / "results", tmp_path)
-    assert found.endswith(
-        "Not among them: results/glue/mine (no final runs of softmax and a mapping with the same "
-        "seeds), results/mine (a sweep, and not below glue, multilabel, images, "
-        "language_modeling or bottleneck)"
-    )
+        found = without_entries(tmp_path / "results", read_entries(tmp_path / "results"))
+    assert found == [
+        "results/glue/mine (no final runs of softmax and a mapping with the same seeds)",
+        "results/mine (a sweep, and not below glue, multilabel, images, language_modeling or "
+        "bottleneck)",
+    ]

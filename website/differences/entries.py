@@ -49,11 +49,6 @@ class Entry:
     record: str | None
 
     @property
-    def label(self) -> str:
-        """The mapping, with its record as prefix if the study has a record for each model."""
-        return self.mapping if self.record is None else f"{self.record}: {self.mapping}"
-
-    @property
     def interval(self) -> tuple[float, float] | None:
         return None if self.low is None or self.high is None else (self.low, self.high)
 

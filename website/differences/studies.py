@@ -209,7 +209,9 @@ def _of_models(root: Path) -> Iterator[Entry]:
 def _compared(record: dict[str, Any], kind: Kind) -> Iterator[Found]:
     """Yield the mappings of a record; of a conversion only the healed one, not the swapped."""
     judged, differences = measure_of(record), compared(record)["softmax"]
-    unit = "perplexity" if judged.name == "perplexity" else "points"
+    unit, factor = "points", 1.0
+    if judged.name == "perplexity":  # relative, because its level depends on the text
+        unit, factor = "%", 100 / record["softmax"]
     rows = record["mappings"][-1:] if "recipe" in record else record["mappings"]
     for row in rows:
         if row["mapping"] in differences:
@@ -217,7 +219,7 @@ def _compared(record: dict[str, Any], kind: Kind) -> Iterator[Found]:
                 record["source"],
                 row["mapping"],
                 Measure(judged.name, unit, judged.better),
-                differences[row["mapping"]]._replace(n=1),
+                differences[row["mapping"]].scaled(factor)._replace(n=1),
                 "examples",
                 row["zeros"],
                 kind=kind,
