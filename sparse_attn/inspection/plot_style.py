@@ -134,12 +134,9 @@ def axes_of(
     return figure, ax
 
 
-def write_title(axes: Axes, ax: Axes | None, text: str, **look: Any) -> None:
-    """Write a title above the whole figure, or above the caller's `ax`."""
-    if ax is None:
-        axes.figure.suptitle(text, fontsize=12, **look)
-    else:
-        ax.set_title(text, fontsize=12, **look)
+def write_title(figure: Figure, ax: Axes | None, text: str, **look: Any) -> None:
+    """Write a title above the figure, or only above `ax` in a figure of the caller."""
+    (figure.suptitle if ax is None else ax.set_title)(text, fontsize=12, **look)
 
 
 def single(height: float = 3.8) -> tuple[Figure, Axes]:

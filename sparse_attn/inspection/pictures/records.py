@@ -60,7 +60,7 @@ def draw_sparsity(
     axes.set_ylabel("layer", fontsize=11)
     figure.colorbar(image, ax=axes, label="exact zeros in %", aspect=30)
     default = _title(record, f"{100 * record.mean:.0f} % exact zeros")
-    plot_style.write_title(axes, ax, default if title is None else title)
+    plot_style.write_title(figure, ax, default if title is None else title)
     return figure
 
 
@@ -96,7 +96,7 @@ def draw_support(
     axes.set_ylabel("keys with $p > 0$, mean over heads", fontsize=11)
     _layer_bar(figure, [axes], record.layers)
     default = _title(record, "support by position")
-    plot_style.write_title(axes, ax, default if title is None else title)
+    plot_style.write_title(figure, ax, default if title is None else title)
     return figure
 
 

@@ -168,8 +168,10 @@ def _draw(
     title: str | None,
 ) -> Figure:
     """Draw p and the pairs that count of each panel; `shared` is a title above several."""
-    if not panels or (ax is not None and len(panels) > 1):
-        raise ValueError(f"expected one head{' or more' * (ax is None)}, got {len(panels)}")
+    if not panels:
+        raise ValueError("expected one head or more to draw, got none")
+    if ax is not None and len(panels) > 1:
+        raise ValueError(f"ax: expected one head for it, got {len(panels)}; draw each with its ax")
     for p, _ in panels.values():
         _check_tokens("tokens", names[0], p.shape[0], "queries")
         _check_tokens("key_tokens (by default tokens)", names[1], p.shape[1], "keys")
@@ -180,7 +182,7 @@ def _draw(
         zeros = ((p == 0) & pairs).sum().item() / max(pairs.sum().item(), 1)
         own = f"{name}: {100 * zeros:.0f} % exact zeros"
         if len(panels) == 1:
-            plot_style.write_title(axes, ax, own if title is None else title, parse_math=False)
+            plot_style.write_title(figure, ax, own if title is None else title, parse_math=False)
         else:
             axes.set_title(own, fontsize=11, parse_math=False)
             axes.label_outer()
@@ -207,7 +209,7 @@ def _grid(
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and the axes of its panels; those of `ax` if given."""
     down, across = map(len, names)
-    rows = -(-panels // max(columns, 1))
+    rows = -(-panels // columns)
     cell = np.clip(4.6 / (columns * max(across, down)), 0.16, 0.4)
     width = max(plot_style.WIDTH, columns * cell * across + 1.8)
     height = rows * (cell * down + 0.4) + 2.0
