@@ -11,7 +11,7 @@ from pathlib import Path
 from sparse_attn.system.hub import is_hub_id
 
 MAPPINGS = (
-    "t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax",
+    "r-softmax:r=0.5,t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax",
     "top-p-softmax:p=0.9,top-p-softmax:p=0.5,clipped-softmax:alpha=0.25,softpick",
 )
 TEXTS = (

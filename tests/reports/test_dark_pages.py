@@ -1,7 +1,5 @@
 """Figures on dark pages, of reports and of the site, have the colours that their bars explain."""
 
-import os
-import shutil
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,6 @@ from matplotlib.image import imread
 
 from sparse_attn.reports.page import Page, Plot
 from website import ROOT
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed"),
-]
 
 
 def heatmap() -> Figure:
@@ -43,15 +32,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"report": report.write(folder).path, "site": site}
 
 
-@pytest.fixture(scope="module")
-def browser() -> Any:
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield running
-        running.close()
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1280])
 @pytest.mark.parametrize("name", ["report", "site"])
 def test_colours(name: str, width: int, browser: Any, pages: dict[str, Path]) -> None:
