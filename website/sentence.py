@@ -54,9 +54,7 @@ def attention() -> tuple[list[str], dict[str, Tensor]]:
             record_attention(model, weights=True) as record,
         ):
             model(**batch)
-        weights = record.weights[LAYER]
-        assert weights is not None
-        found[title] = weights[0, HEAD, tokens.index(QUERY)]
+        found[title] = record.weights[LAYER][0, HEAD, tokens.index(QUERY)]
     return tokens, found
 
 

@@ -1,5 +1,6 @@
 """Inspect mappings in a model: statistics of its attention, pictures, an HTML page."""
 
+from sparse_attn.inspection.by_layer import LayerTensors
 from sparse_attn.inspection.long_text import text_page
 from sparse_attn.inspection.long_text.summing import sum_attention
 from sparse_attn.inspection.page import attention_page
@@ -11,6 +12,7 @@ from sparse_attn.kernels.rows import SparseRows
 
 __all__ = [
     "AttentionRecord",
+    "LayerTensors",
     "SparseRows",
     "ZeroCounts",
     "attention_page",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from sparse_attn.mappings import get_spec, mapping_names
 
 try:
+    from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -17,6 +19,7 @@ except ModuleNotFoundError as error:
     told = "pictures need matplotlib: pip install 'sparse-attn[plots]'"
     raise ModuleNotFoundError(told, name="matplotlib") from error
 
+_FONTS = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}
 WIDTH = 6.4  # inches; its 11 pt stay readable on a screen of 390 px
 _NAME_LENGTH = 22
 GREY = "#767676"
@@ -100,10 +103,45 @@ def name(label: str) -> str:
     return short.replace("$", r"\$")
 
 
+class PaperFigure(Figure):
+    """A figure whose files have text as text in SVG, and Type 42 fonts in PDF and PostScript.
+
+    The defaults of matplotlib are shapes and Type 3 fonts, which many publishers reject.
+    """
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        # a PdfPages embeds the fonts when it is closed, by the settings of that time
+        is_file = isinstance(fname, str | os.PathLike) or hasattr(fname, "write")
+        with rc_context(_FONTS if is_file else {}):
+            super().savefig(fname, **options)
+
+
+def axes_of(
+    ax: Axes | None, figsize: tuple[float, float] | None, default: tuple[float, float]
+) -> tuple[Figure, Axes]:
+    """Return the figure and the axes to draw into: those of `ax`, or of a new figure.
+
+    Raises:
+        ValueError: both ax and figsize are given.
+    """
+    if ax is None:
+        new = PaperFigure(figsize=figsize or default, layout="constrained")
+        return new, new.add_subplot()
+    if figsize is not None:
+        raise ValueError(f"figsize={figsize!r}: expected None, because ax is in a figure with one")
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return figure, ax
+
+
+def write_title(figure: Figure, ax: Axes | None, text: str, **look: Any) -> None:
+    """Write a title above the figure, or only above `ax` in a figure of the caller."""
+    (figure.suptitle if ax is None else ax.set_title)(text, fontsize=12, **look)
+
+
 def single(height: float = 3.8) -> tuple[Figure, Axes]:
     """Create a figure with one panel."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = axes_of(None, None, (WIDTH, height))
     tidy(axes)
     return figure, axes
 
@@ -115,7 +153,7 @@ def panels(
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
     heights = list(height) if isinstance(height, Sequence) else [height] * rows
-    figure = Figure(figsize=(WIDTH, sum(heights) + 0.4), layout="constrained")
+    figure = PaperFigure(figsize=(WIDTH, sum(heights) + 0.4), layout="constrained")
     grid = figure.add_gridspec(rows, columns, height_ratios=heights)
     made = [figure.add_subplot(grid[place]) for place in range(len(titles))]
     for axes, title in zip(made, titles, strict=True):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.kernels.rows import SparseRows
+from sparse_attn.inspection.by_layer import LayerRows, LayerTensors
 from sparse_attn.kernels.statistics import COLUMNS
 from sparse_attn.mappings import Mapping, get_spec
 
@@ -70,14 +70,14 @@ class AttentionRecord:
         layers, mappings: as given.
         calls: number of the forward call, from 1, of each snapshot in `parameters`; calls of only a
             part of the model, such as an encoder, have none.
-        weights: with weights=True, p of each layer's last call, (B, H, Q, K), on the layer's
-            device, in float32 (float64 for float64 inputs).
+        weights: with weights=True, p of each layer's last call, by the layer's name or number,
+            (B, H, Q, K), on the layer's device, in float32 (float64 for float64 inputs).
         received: with received=True, the mass that key j received in each layer's last call, sum_i
-            p_ij over the valid queries i (in cross-attention over all), (B, H, K), on the layer's
-            device.
+            p_ij over the valid queries i (in cross-attention over all), by the layer's name or
+            number, (B, H, K), on the layer's device.
         valid: with weights=True, the keys that each query of that call may attend to, bool,
-            broadcastable to its weights; None for all.
-        crosses: with weights=True, whether that call was cross-attention.
+            broadcastable to its weights, a list over the layers; None for all.
+        crosses: with weights=True, whether that call was cross-attention, a list over the layers.
         sparse: with weights="sparse", the `SparseRows` of every call, by the name of the layer.
         rows: number of sequences of a batch to count, from the first; None for all.
     """
@@ -85,11 +85,11 @@ class AttentionRecord:
     def __init__(self, layers: list[str], mappings: list[str]) -> None:
         self.layers, self.mappings = layers, mappings
         self.calls: list[int] = []
-        self.weights: list[Tensor | None] = [None] * len(layers)
-        self.received: list[Tensor | None] = [None] * len(layers)
+        self.weights = LayerTensors("weights", layers)
+        self.received = LayerTensors("received", layers)
         self.valid: list[Tensor | None] = [None] * len(layers)
         self.crosses = [False] * len(layers)
-        self.sparse: dict[str, list[SparseRows]] = {}
+        self.sparse = LayerRows()
         self.rows: int | None = None
         self._sums: list[Tensor | None] = [None] * len(layers)  # [heads, positions, COLUMNS]
         self._snapshots: list[list[dict[str, float | Tensor]]] = []  # call, layer, parameter

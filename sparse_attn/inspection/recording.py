@@ -7,7 +7,6 @@ import operator
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from sparse_attn.hf.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
 from sparse_attn.hf.config import configs_of, hide, patch_of
 from sparse_attn.hf.layers import AttentionLayer, attention_layers, root_of
 from sparse_attn.hf.patching import is_patched, patched
+from sparse_attn.inspection.by_layer import layer_number
 from sparse_attn.inspection.hooks import Hook
 from sparse_attn.inspection.record import AttentionRecord
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
@@ -238,18 +238,7 @@ def _chosen(names: list[str], layers: Iterable[str | int] | None) -> list[int]:
     """Return the numbers of the chosen layers, in model order."""
     if layers is None:
         return list(range(len(names)))
-    found = set()
-    for layer in layers:
-        if layer in names:
-            found.add(names.index(str(layer)))
-        elif isinstance(layer, Integral) and -len(names) <= layer < len(names):
-            found.add(int(layer) % len(names))
-        else:
-            raise ValueError(
-                f"layers: there is no layer {layer!r}; give numbers below {len(names)}, or names "
-                f"such as {names[0]!r}"
-            )
-    return sorted(found)
+    return sorted({layer_number(layer, names) for layer in layers})
 
 
 def _check_zeros(layer: str, mapping: Mapping, threshold: float) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from sparse_attn import Mapping, patch_model
 from sparse_attn.inspection import AttentionRecord, pictures, record_attention
@@ -35,7 +36,7 @@ def weights(p: Any, tokens: Any, says: str, error: Any = ValueError, **more: Any
     return picture(says, lambda: pictures.draw_weights(p, tokens, **more), error)
 
 
-def place(says: str, **wrong: int) -> Wrong:
+def place(says: str, **wrong: Any) -> Wrong:
     def draw() -> Any:
         record = recorded(sharp_bert("r-softmax"), weights=True)
         return pictures.draw_attention(record, TOKENS, **{"layer": 0, "head": 0, **wrong})
@@ -97,6 +98,7 @@ ROWS = [
     ),
     weights(torch.ones(1, 2, 2), [*"ab"], r"weights: .* \(1, 2, 2\)"),
     weights(torch.ones(0, 0), [""], r"weights: .* \(0, 0\)"),
+    weights({}, [], "expected one head or more to draw, got none"),
     weights(2 * EYE, [*"ab"], "weights: .* got numbers outside"),
     weights(-EYE, [*"ab"], r"weights: .* got numbers outside \[0"),
     weights(EYE / 0, [*"ab"], r"weights: .* got numbers outside \[0, 1\] or NaN"),
@@ -114,7 +116,11 @@ ROWS = [
     weights(EYE, "ab", "^tokens: expected a list of strings", TypeError),
     weights(EYE, torch.tensor([5, 6]), "^tokens: expected a list of strings,", TypeError),
     weights(EYE, [5, 6], "^tokens: expected a list of strings, such", TypeError),
-    place("layer=3: expected 0 to 2", layer=3),
+    place("layers: there is no layer 3; give numbers below 3, or names such as 'encoder", layer=3),
+    place("layers: there is no layer 'pooler'", layer="pooler"),
+    place("expected one head or more to draw, got none", head=[]),
+    place("ax: expected one head for it, got 2", head=[0, 1], ax=Figure().add_subplot()),
+    place(r"figsize=\(3, 3\): expected None", ax=Figure().add_subplot(), figsize=(3, 3)),
     place("head=4: expected 0 to 3", head=4),
     place("example=2: expected 0 to 1", example=2),
     picture(

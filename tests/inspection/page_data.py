@@ -11,12 +11,14 @@ import numpy
 import torch
 from torch import Tensor
 
+from sparse_attn.inspection.by_layer import LayerTensors
+
 
 @dataclass
 class Record:
     """The attributes of an `AttentionRecord` that a page looks at."""
 
-    weights: list[Tensor | None]
+    weights: Any  # given as a list of tensors, with None where a layer did not run
     valid: list[Tensor | None] = field(default_factory=list)
     layers: list[str] = field(default_factory=list)
     mappings: list[str] = field(default_factory=list)
@@ -28,6 +30,10 @@ class Record:
         self.crosses = self.crosses or [False] * count
         self.layers = self.layers or [f"layer.{i}" for i in range(count)]
         self.mappings = self.mappings or ["sparsemax"] * count
+        given, self.weights = self.weights, LayerTensors("weights", self.layers)
+        for layer, weights in enumerate(given):
+            if weights is not None:
+                self.weights[layer] = weights
 
 
 class Page(HTMLParser):

@@ -1,10 +1,13 @@
 """The page in a headless Chromium: what a reader sees, with mouse, keyboard and finger."""
 
+import csv
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -86,7 +89,7 @@ def opened(browser: Any, html: Path, records: Any, **options: Any) -> Iterator[S
     assert page.evaluate("typeof hacked") == "undefined"
     context.close()
     assert reports == []
-    assert [url for url in requests if url != "data:,"] == [html.as_uri()]
+    assert [url for url in requests if not url.startswith(("data:", "blob:"))] == [html.as_uri()]
 
 
 @pytest.fixture
@@ -372,6 +375,54 @@ def test_a_strip_is_blank_where_p_is_zero(browser: Any, tmp_path: Path) -> None:
         assert chips(shown, 0).locator(".p").all_inner_texts() == ["0", "<.01", "1.00"]
         strip.hover(position={"x": 2, "y": 5})
         assert shown.page.inner_text("#heads .under") == "head 0, a: dropped, p = 0"
+
+
+def downloaded(shown: Shown, button: str) -> tuple[str, str]:
+    """Name and content of the file that a button saves."""
+    with shown.page.expect_download() as download:
+        shown.page.click(button)
+    content = Path(download.value.path()).read_text(encoding="utf-8")
+    return download.value.suggested_filename, content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", [2, None])
+def test_numbers_of_a_head_as_csv(shown: Shown, head: int | None) -> None:
+    choose(shown, 0, head)
+    name, content = downloaded(shown, "#numbers")
+    assert name == ("layer-0-all-heads.csv" if head is None else "layer-0-head-2.csv")
+    rows = list(csv.DictReader(io.StringIO(content, newline="")))
+    places = {(row["side"], int(row["query"]), int(row["key"])) for row in rows}
+    # padding is left out as a key; its own rows, which the model computes too, are there
+    assert places == {(s, q, k) for s in SIDES for q in range(QUERIES) for k in range(KEPT)}
+    assert len(rows) == len(places)
+    for given in rows:
+        side, query, key = SIDES.index(given["side"]), int(given["query"]), int(given["key"])
+        assert (given["query_token"], given["key_token"]) == (TOKENS[query], TOKENS[key])
+        p = row(shown, side, 0, query)[:, key]
+        expected = (p.mean() if head is None else p[head]).item()
+        assert float(given["p"]) == pytest.approx(expected, rel=1e-3, abs=0)
+
+
+@pytest.mark.slow
+def test_figure_of_a_head_as_svg(shown: Shown) -> None:
+    choose(shown, 0, 1)
+    name, content = downloaded(shown, "#figure")
+    assert name == "layer-0-head-1.svg"
+    svg = ElementTree.fromstring(content)  # tokens with tags and quotes are text
+    texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "Layer 0, head 1"
+    for side in SIDES:
+        assert side in texts
+    assert texts.count("</script><i…") == 4  # of queries and keys, on both sides
+    cells = [
+        r.attrib for r in svg.iter("{http://www.w3.org/2000/svg}rect") if "opacity" in r.attrib
+    ]
+    p = torch.stack([row(shown, side, 0, query)[1] for side in (0, 1) for query in range(QUERIES)])
+    shades = 0.2 + 0.8 * p[p > 0].sqrt()  # in the same order
+    assert [float(cell["opacity"]) for cell in cells] == pytest.approx(shades.tolist(), abs=2e-3)
+    width = float(svg.attrib["width"])
+    assert all(float(cell["x"]) + 16 < width for cell in cells)
 
 
 @pytest.mark.slow

@@ -109,8 +109,8 @@ def test_causal_model_and_layers_that_did_not_run() -> None:
     model = LlamaModel(LlamaConfig(**LLAMA)).eval()
     with torch.no_grad(), record_attention(model, weights=True) as record:
         model(torch.randint(5, 40, (1, 6)))
-    record.weights[0] = None
-    page = Page(attention_page({"a": record}, list("abcdef")))
+    last = Record([None, record.weights[1]], record.valid, record.layers, record.mappings)
+    page = Page(attention_page({"a": last}, list("abcdef")))
     assert page.data["layers"] == [record.layers[1]]
     assert page.data["special"] is None
     assert torch.equal(page.p(0, 0)[0].isnan(), torch.ones(6, 6).triu(1).bool())

@@ -2,11 +2,19 @@
 
 import importlib
 import sys
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
+from matplotlib import rc_context, rcParams
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from transformers import T5Config, T5Model
 
@@ -15,6 +23,8 @@ from sparse_attn.hf.patching import set_parameter
 from sparse_attn.inspection import pictures, record_attention
 from tests.figures import blank_panels
 from tests.inspection.tiny import IDS, MASK, TOKENS, recorded, sharp_bert
+
+SVG = "http://www.w3.org/2000/svg"
 
 
 def rendered(figure: Figure) -> np.ndarray:
@@ -91,7 +101,7 @@ def test_zeros_are_blank_and_the_smallest_weight_is_not() -> None:
     weights = torch.full((7, 7), 1 / 7).tril()
     weights[5, 2], weights[6, 3] = 0.0, 1e-38
     valid = torch.ones(7, 7, dtype=torch.bool).tril()
-    figure = pictures.draw_weights(weights, TOKENS, valid=valid, title="a $ and a $")
+    figure = pictures.draw_weights(weights, TOKENS, valid=valid)
     (image,) = figure.axes[0].images
     np.testing.assert_array_equal(image.get_array().mask, weights == 0)
     np.testing.assert_array_equal(image.get_array().filled(0), weights.double())
@@ -103,12 +113,14 @@ def test_zeros_are_blank_and_the_smallest_weight_is_not() -> None:
     assert np.ptp(masked, axis=-1).max() < 0.02  # grey
     assert masked.std() > 0.02  # hatched
     # 1 of 7 + 6 + ... + 1 pairs
-    assert figure.get_suptitle() == "a $ and a $: 4 % exact zeros"
+    assert figure.get_suptitle() == "attention: 4 % exact zeros"
 
 
 def test_tokens_are_no_formulas() -> None:
-    figure = pictures.draw_weights(torch.eye(7), [*TOKENS[:6], "a" * 40])
+    title = r"a $\frac and a $"
+    figure = pictures.draw_weights(torch.eye(7), [*TOKENS[:6], "a" * 40], title=title)
     rendered(figure)  # `$\frac` would not parse
+    assert figure.get_suptitle() == title
     for labels in (figure.axes[0].get_xticklabels(), figure.axes[0].get_yticklabels()):
         assert [t.get_text() for t in labels] == [*TOKENS[:3], r"\n", *TOKENS[4:6], "a" * 13 + "…"]
         assert not any(label.get_parse_math() for label in labels)
@@ -137,6 +149,153 @@ def test_weights_above_one_are_drawn_as_one() -> None:
     assert p.max() > 1
     shown = pictures.draw_attention(record, TOKENS, layer=0, head=0).axes[0].images[0].get_array()
     np.testing.assert_array_equal(shown.filled(0), p.clamp(max=1).double())
+
+
+def shown_weights(axes: Axes) -> np.ndarray:
+    return axes.images[0].get_array().filled(0)
+
+
+@pytest.mark.slow
+def test_heads_of_two_mappings_side_by_side() -> None:
+    records = {name: recorded(sharp_bert(name), weights=True) for name in ("softmax", "entmax")}
+    layer = records["softmax"].layers[1]
+    figure = pictures.draw_attention(records, TOKENS, layer=layer, head=[0, 3, 2])
+    *panels, bar = figure.axes
+    assert len(panels) == 6
+    for place, axes in enumerate(panels):
+        name, head = ("softmax", "entmax")[place % 2], (0, 3, 2)[place // 2]
+        p = records[name].weights[1][0, head].double()
+        np.testing.assert_array_equal(shown_weights(axes), p)
+        share = 100 * (p == 0).double().mean().item()
+        assert axes.get_title() == f"{name}, head {head}: {share:.0f} % exact zeros"
+        assert axes.images[0].norm(0.25) == 0.5
+        assert axes.images[0].cmap == panels[0].images[0].cmap
+    assert figure.get_suptitle() == "layer 1"
+    assert bar.get_xlabel() == "attention weight $p$; white: exactly 0"
+    rendered(figure)  # places the panels
+    places = [axes.get_position() for axes in panels]
+    assert places[0].y0 == places[1].y0 > places[2].y0
+    assert places[0].x1 < places[1].x0
+    assert places[0].x0 == pytest.approx(places[2].x0)
+    # tokens stand left of the first column and above the first row
+    for place, axes in enumerate(panels):
+        assert axes.yaxis.get_tick_params()["labelleft"] == (place % 2 == 0)
+        assert axes.xaxis.get_tick_params()["labeltop"] == (place < 2)
+
+
+def test_titles_say_what_the_panels_share() -> None:
+    record = recorded(sharp_bert("entmax"), weights=True)
+    heads = pictures.draw_attention(record, TOKENS, layer=0, head=range(3))
+    titles = [axes.get_title().partition(":")[0] for axes in heads.axes]
+    assert titles == ["head 0", "head 1", "head 2", ""]  # the last is the colour bar
+    assert heads.get_suptitle() == "entmax, layer 0"
+    both = pictures.draw_attention({"a": record, "b": record}, TOKENS, layer=0, head=1, title="c")
+    assert [axes.get_title().partition(":")[0] for axes in both.axes] == ["a", "b", ""]
+    assert both.get_suptitle() == "c"
+    given = pictures.draw_weights({"x": torch.eye(7), "y": torch.ones(7, 7) / 7}, TOKENS)
+    assert [axes.get_title() for axes in given.axes[:2]] == [
+        "x: 86 % exact zeros",
+        "y: 0 % exact zeros",
+    ]
+    assert given.get_suptitle() == ""
+
+
+def test_pictures_in_axes_of_a_caller() -> None:
+    record = recorded(sharp_bert("entmax"), weights=True)
+    figure = Figure(layout="constrained")
+    # a style such as seaborn's
+    left, middle, right = figure.subplots(1, 3, subplot_kw={"facecolor": "#EAEAF2"})
+    drawn = pictures.draw_attention(
+        record, TOKENS, layer=0, head=1, ax=left, cmap="magma", title="(a)"
+    )
+    assert drawn is figure
+    assert (left.get_title(), left.images[0].cmap.name) == ("(a)", "magma")
+    np.testing.assert_array_equal(shown_weights(left), record.weights[0][0, 1].double())
+    zero = tuple((record.weights[0][0, 1] == 0).nonzero()[0].tolist())
+    assert (cells(figure, zero)[0] == 1).all()
+    assert pictures.draw_sparsity(record, ax=middle, title="(b)") is figure
+    assert len(middle.images) == 1
+    assert pictures.draw_support(record, ax=right) is figure
+    assert len(right.lines) == 3
+    assert right.get_title() == "entmax: support by position"
+    assert figure.get_suptitle() == ""
+    top, bottom = Figure(layout="constrained").subfigures(2, 1)
+    assert pictures.draw_sparsity(record, ax=bottom.add_subplot()) is top.get_figure(root=True)
+    assert bottom.axes
+    assert not top.axes
+
+
+def test_sizes_and_titles() -> None:
+    record = recorded(sharp_bert("entmax"), weights=True)
+    look: dict[str, Any] = {"figsize": (3.5, 2.5), "title": "ours"}
+    drawn = [
+        pictures.draw_attention(record, TOKENS, layer=0, head=1, **look),
+        pictures.draw_attention(record, TOKENS, layer=0, head=[1, 2], **look),
+        pictures.draw_weights(torch.eye(7), TOKENS, **look),
+        pictures.draw_sparsity(record, cmap="Blues", **look),
+        pictures.draw_support(record, **look),
+        pictures.draw_parameters(record, **look),
+        pictures.draw_simplex("entmax", **look),
+    ]
+    for figure in drawn:
+        assert figure.get_size_inches().tolist() == [3.5, 2.5]
+        assert figure.get_suptitle() == "ours"
+    assert pictures.draw_curves(["softmax"], figsize=(3, 2)).get_size_inches().tolist() == [3, 2]
+
+
+def test_numbers_are_legible_on_any_colours() -> None:
+    """Few zeros are dark in cividis and light in Blues."""
+    record = recorded(sharp_bert("r-softmax", r=0.2))
+    for cmap, colour in ((None, "white"), ("Blues", "black")):
+        figure = pictures.draw_sparsity(record, cmap=cmap)
+        assert {text.get_color() for text in figure.axes[0].texts} == {colour}
+
+
+FIGURES: list[tuple[Callable[[], Figure], set[str]]] = [
+    (
+        lambda: pictures.draw_weights({"a": torch.eye(2), "b": torch.eye(2)}, ["über", "$x$"]),
+        {"$x$"},
+    ),
+    (lambda: pictures.draw_sparsity(recorded(sharp_bert("sparsemax"))), {"head", "layer"}),
+    (lambda: pictures.draw_support(recorded(sharp_bert("sparsemax"))), {"layer"}),
+    (lambda: pictures.draw_parameters(recorded(sharp_bert("entmax"))), {"alpha"}),
+    (lambda: pictures.draw_curves(["softmax", "sparsemax"]), {"softmax", "sparsemax"}),
+    (lambda: pictures.draw_simplex("sparsemax"), {"sparsemax"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda: pictures.draw_weights(torch.eye(2), ["über", "$x$"]), {"über", "$x$", "query"}),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in FIGURES),
+    ],
+)
+def test_files_for_publishers(draw: Callable[[], Figure], words: set[str], tmp_path: Path) -> None:
+    """Text is text in SVG and Type 42 in PDF, and the caller's settings stay as they are."""
+    figure, settings = draw(), dict(rcParams)
+    figure.savefig(tmp_path / "figure.svg")
+    figure.savefig(content := BytesIO(), format="pdf")
+    assert dict(rcParams) == settings
+    texts = {
+        "".join(element.itertext())
+        for element in ElementTree.parse(tmp_path / "figure.svg").iter(f"{{{SVG}}}text")
+    }
+    assert words <= texts
+    assert b"/Type3" not in content.getvalue()
+    assert b"/CIDFontType2" in content.getvalue()
+
+
+def test_a_file_of_several_pages_has_fonts_of_one_type(tmp_path: Path) -> None:
+    """PdfPages writes them when it is closed, which no figure sees."""
+    with PdfPages(tmp_path / "pages.pdf") as pages:
+        pages.savefig(pictures.draw_curves(["softmax"]))
+    content = (tmp_path / "pages.pdf").read_bytes()
+    assert b"/Type3" in content
+    assert b"/CIDFontType2" not in content
+    with rc_context({"pdf.fonttype": 42}), PdfPages(tmp_path / "pages.pdf") as pages:
+        pages.savefig(pictures.draw_curves(["softmax"]))
+    assert b"/Type3" not in (tmp_path / "pages.pdf").read_bytes()
 
 
 def test_simplex_of_rows_of_zeros() -> None:

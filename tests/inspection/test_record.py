@@ -27,7 +27,7 @@ from sparse_attn.kernels import reference
 from sparse_attn.kernels.inputs import AttentionInputs
 from tests.hf.families import BY_NAME, FAMILIES, LLAMA, Family
 from tests.hf.helpers import CACHE
-from tests.inspection.tiny import IDS, MASK, bert, sharp_bert
+from tests.inspection.tiny import IDS, MASK, bert, recorded, sharp_bert
 
 
 def expected(weights: Tensor, queries: Tensor, keys: Tensor, special: Tensor) -> Tensor:
@@ -326,7 +326,40 @@ def test_weights_where_they_are_asked_for() -> None:
     with torch.no_grad(), record_attention(model) as made:
         assert model(ids, attention_mask=valid).attentions is None
         model(ids, attention_mask=valid, output_attentions=True)
-    assert made.weights == [None, None]
+    with pytest.raises(ValueError, match=r"no weights of encoder\.layer\.0.*weights=True"):
+        made.weights[0]
+
+
+def test_weights_by_layer() -> None:
+    made = recorded(sharp_bert("sparsemax"), weights=True)
+    tensors = [made.weights[number] for number in range(3)]
+    for number, name in enumerate(made.layers):
+        assert made.weights[name] is tensors[number]
+    assert made.weights[-1] is tensors[2]
+    assert all(found is kept for found, kept in zip(made.weights, tensors, strict=True))
+    assert len(made.weights) == 3
+    assert list(dict(made.weights)) == made.weights.keys() == made.layers
+    assert [name for name, _ in made.weights.items()] == made.layers
+    for wrong in (3, -4, "encoder.layer.3"):
+        with pytest.raises(LookupError, match=rf"no layer {wrong!r}; .*names such as 'encoder\."):
+            made.weights[wrong]
+    with pytest.raises(LookupError, match=r"no received of encoder.*\(model, received=True\)"):
+        made.received["encoder.layer.2.attention.self"]
+    with pytest.raises(KeyError, match=r"no sparse rows of 'encoder.*weights='sparse'"):
+        made.sparse["encoder.layer.2.attention.self"]
+
+
+def test_weights_of_the_layers_that_ran() -> None:
+    family = BY_NAME["t5"]
+    model, inputs = family.build(), family.inputs()
+    with torch.no_grad(), record_attention(model, weights=True) as made:
+        model.encoder(inputs["input_ids"])
+    ran = [name for name in made.layers if name.startswith("encoder")]
+    assert 0 < len(ran) < len(made.layers)
+    assert made.weights.keys() == ran
+    assert [name in made.weights for name in made.layers] == [name in ran for name in made.layers]
+    with pytest.raises(LookupError, match=rf"no weights of decoder.*; only {ran[0]}"):
+        list(made.weights)
 
 
 @pytest.mark.parametrize("name", [None, "r-softmax"])

@@ -184,6 +184,17 @@ def test_wrong_choices(arguments: dict[str, Any], says: str) -> None:
         pass
 
 
+def test_a_layer_that_was_not_kept() -> None:
+    model = sharp_bert("sparsemax")
+    with record_attention(model, weights="sparse", layers=[1]) as record:
+        pass
+    name = "encoder.layer.0.attention.self"
+    with pytest.raises(KeyError, match=rf"no sparse rows of '{name}'; the layers are encoder.*1"):
+        record.sparse[name]
+    with pytest.raises(LookupError, match=r"has no weights of .*weights=True"):
+        record.weights[name]
+
+
 def test_a_head_that_is_not_there() -> None:
     model = sharp_bert("sparsemax")
     with (

@@ -189,41 +189,28 @@ after.addEventListener("click", () => jump(1));
 
 // ---- files
 
-function save(name, type, content) {
-  const link = make("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
-
 const nameOf = () => `token-${state.query}-view-${state.place}`;
-const quoted = (token) => `"${token.replace(/"/g, '""')}"`;
 
 document.getElementById("numbers").addEventListener("click", () => {
-  const lines = row.keys.map((key, i) => `${key},${quoted(tokens[key])},${row.weights[i]}`);
-  save(`${nameOf()}.csv`, "text/csv", `position,token,weight\n${lines.join("\n")}\n`);
+  const rows = row.keys.map((key, i) => [key, tokens[key], row.weights[i]]);
+  saveCsv(nameOf(), ["position", "token", "weight"], rows);
 });
 
+// the largest weights as bars
 document.getElementById("figure").addEventListener("click", () => {
-  save(`${nameOf()}.svg`, "image/svg+xml", figure());
-});
-
-/** The largest weights as bars, with text as text. */
-function figure() {
-  const escape = (part) => part.replace(/[&<>"]/g, (char) => `&#${char.charCodeAt(0)};`);
   const bars = largest();
   const most = bars[0]?.weight ?? 1;
   const lines = bars.map(({ key, weight }, i) => {
     const y = 46 + 22 * i, width = (260 * weight) / most;
-    return `<text x="150" y="${y + 12}" text-anchor="end">${escape(visible(tokens[key]))}</text>` +
+    return `<text x="150" y="${y + 12}" text-anchor="end">${escaped(visible(tokens[key]))}</text>` +
       `<text x="200" y="${y + 12}" text-anchor="end" fill="#59626d">${key}</text>` +
       `<rect x="210" y="${y}" width="${width.toFixed(1)}" height="16" fill="#79aefb"/>` +
       `<text x="${(216 + width).toFixed(1)}" y="${y + 12}">${number(weight)}</text>`;
   });
   const title = `Token ${state.query}: ${visible(tokens[state.query])}. ${views[state.place]}; ${data.mapping}`;
-  return `<svg xmlns="http://www.w3.org/2000/svg" width="560" height="${60 + 22 * bars.length}" ` +
-    `font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="#fff"/>` +
-    `<text x="10" y="26" font-size="15">${escape(title)}</text>${lines.join("")}</svg>\n`;
-}
+  const above = `<text x="10" y="26" font-size="15">${escaped(title)}</text>`;
+  saveSvg(nameOf(), 560, 60 + 22 * bars.length, above + lines.join(""));
+});
 
 if (data.zeros !== null) {
   document.getElementById("facts").textContent = `${percent(data.zeros)} of all weights are exactly 0.`;

@@ -55,7 +55,7 @@ def attention_page(
     return assemble(
         PARTS / "page.html",
         [PARTS / "page.css"],
-        [ELEMENTS, PARTS / "values.js", PARTS / "page.js"],
+        [ELEMENTS, PARTS / "values.js", PARTS / "page.js", PARTS / "files.js"],
         title,
         data=escaped_json(data),
     )

@@ -64,7 +64,7 @@ def _layers(sides: Mapping[str, AttentionRecord]) -> list[int]:
     if len(sides) not in (1, 2):
         raise ValueError(f"sides: expected one record or two by name, got {len(sides)}")
     ran = {
-        name: [i for i, weights in enumerate(record.weights) if weights is not None]
+        name: [i for i, layer in enumerate(record.layers) if layer in record.weights]
         for name, record in sides.items()
     }
     for name, found in ran.items():
@@ -100,8 +100,8 @@ def _check_shapes(
     first = next(iter(sides.values()))
     for name, record in sides.items():
         for i in layers:
-            batch, heads, queries, keys = _weights(record, i).shape
-            if heads != (expected := _weights(first, i).shape[1]):
+            batch, heads, queries, keys = record.weights[i].shape
+            if heads != (expected := first.weights[i].shape[1]):
                 raise ValueError(
                     f"sides: expected as many heads on both sides, got {expected} and {heads} in "
                     f"{record.layers[i]}; record the same model"
@@ -126,17 +126,11 @@ def _check_shapes(
         )
 
 
-def _weights(record: AttentionRecord, layer: int) -> Tensor:
-    weights = record.weights[layer]
-    assert weights is not None
-    return weights
-
-
 def _layer(
     name: str, record: AttentionRecord, layer: int, example: int, special: Tensor | None
 ) -> dict[str, Any]:
     """Encode a layer of one side: codes [H, Q, K] of p / most, entropy and special mass [H, Q]."""
-    weights, valid = _weights(record, layer), record.valid[layer]
+    weights, valid = record.weights[layer], record.valid[layer]
     p = weights[example].double().cpu()
     largest = largest_weight(record.mappings[layer])
     if not ((p >= 0) & (p <= largest * (1 + 1e-5))).all():

@@ -166,7 +166,7 @@ function drawStrip(canvas, size, colours, p) {
     const whole = Math.round(((key + 1) * width) / p.length) - left;
     const inner = whole > 4 * ratio ? whole - ratio : whole;
     context.fillStyle = colours[stateOf(value)];
-    context.globalAlpha = value > 0 ? 0.2 + 0.8 * shade(value) : 1;
+    context.globalAlpha = value > 0 ? opacity(value) : 1;
     if (value !== 0) context.fillRect(left, 0, inner, height);
     else if (inner > 4 * ratio) context.fillRect(left + inner / 4, height / 2, inner / 2, ratio); // struck out
   });

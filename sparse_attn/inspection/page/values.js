@@ -89,6 +89,7 @@ function percent(share) {
 const count = (number) => (Number.isInteger(number) ? String(number) : number.toFixed(1));
 const clipped = (text) => ([...text].length > 12 ? `${[...text].slice(0, 11).join("")}…` : text);
 const shade = (p) => Math.sqrt(Math.min(1, p));
+const opacity = (p) => 0.2 + 0.8 * shade(p); // the smallest p is visible
 
 function stateOf(p) {
   if (Number.isNaN(p)) return "masked";

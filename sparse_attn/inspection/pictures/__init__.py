@@ -1,7 +1,9 @@
 """Pictures of records, of one sentence's attention, and of mappings, as matplotlib figures.
 
 Each function creates its `Figure` without pyplot's state, so nothing opens or stays open:
-`figure.savefig("zeros.png", dpi=150)`. A figure is 6.4 inches wide and can be read on a phone.
+`figure.savefig("zeros.png", dpi=150)`. SVG files hold text as text, and PDF files Type 42 fonts. A
+figure of one panel is 6.4 inches wide and can be read on a phone.
+
 Needs matplotlib: `pip install 'sparse-attn[plots]'`.
 """
 

@@ -30,7 +30,9 @@ _KEPT = {
 }
 
 
-def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
+def draw_curves(
+    mappings: Sequence[str | Mapping], *, figsize: tuple[float, float] | None = None
+) -> Figure:
     """Draw p_1 of the scores (z, 0) against z in [-5, 5], one line per mapping.
 
     If a mapping drops one of the two, each mapping gets a row below the lines, thick where one
@@ -39,6 +41,7 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
 
     Args:
         mappings: names, drawn with the parameters' defaults, or `Mapping`s without `heads`.
+        figsize: width and height in inches.
 
     Raises:
         ValueError: no mapping, an unknown name, or a mapping with one value per head.
@@ -52,7 +55,8 @@ def draw_curves(mappings: Sequence[str | Mapping]) -> Figure:
     lines = [{"color": look["color"], "linestyle": look["linestyle"], "lw": 2} for look in styles]
     sparse = any((p == 0).any() for p in found)
     heights = (3.0, 0.36 * len(held)) if sparse else (3.0,)
-    figure = Figure(figsize=(plot_style.WIDTH, 1.15 + sum(heights)), layout="constrained")
+    size = figsize or (plot_style.WIDTH, 1.15 + sum(heights))
+    figure = plot_style.PaperFigure(figsize=size, layout="constrained")
     panels = figure.subplots(len(heights), height_ratios=heights, sharex=True, squeeze=False)[:, 0]
     for mapping, p, line in zip(held, found, lines, strict=True):
         jumps = np.flatnonzero(np.abs(np.diff(p[:, 0])) > _JUMP) + 1
@@ -87,7 +91,12 @@ def _zero_rows(
     axes.set_ylim(len(found) - 0.5, -0.5)
 
 
-def draw_simplex(mapping: str | Mapping) -> Figure:
+def draw_simplex(
+    mapping: str | Mapping,
+    *,
+    figsize: tuple[float, float] | None = None,
+    title: str | None = None,
+) -> Figure:
     """Draw p = map(z) for a lattice of scores z = (z_1, z_2, z_3): z on the left, p on the right.
 
     Both panels put a point x at x_1 c_1 + x_2 c_2 + x_3 c_3, where c_i are the corners of the
@@ -99,6 +108,8 @@ def draw_simplex(mapping: str | Mapping) -> Figure:
 
     Args:
         mapping: a name, drawn with the parameters' defaults, or a `Mapping` without `heads`.
+        figsize: width and height in inches.
+        title: text above the panels; None for the mapping and its parameters.
 
     Raises:
         ValueError: an unknown name, or a mapping with one value per head.
@@ -106,7 +117,8 @@ def draw_simplex(mapping: str | Mapping) -> Figure:
     held = _as_mapping(mapping)
     scores, _ = _lattice()
     p = _probabilities(held, scores)
-    figure = Figure(figsize=(plot_style.WIDTH, 4.3), layout="constrained")
+    size = figsize or (plot_style.WIDTH, 4.3)
+    figure = plot_style.PaperFigure(figsize=size, layout="constrained")
     left, right = figure.subplots(1, 2)
     _plane(left, "scores $z$", scores, p, reach=4.0)
     _plane(right, "probabilities $p$", p, p, reach=1.0)
@@ -116,7 +128,7 @@ def draw_simplex(mapping: str | Mapping) -> Figure:
         left.text(4 * x, (4.2 if y > 0 else 5.3) * y, f"$z_{place}$ high", **near)
         right.text(x, 1.08 * y, f"$p_{place} = 1$", **near)
     plot_style.legend_below(figure, left)
-    figure.suptitle(_label(held, ", "))
+    figure.suptitle(_label(held, ", ") if title is None else title)
     return figure
 
 

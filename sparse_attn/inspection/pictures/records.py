@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from sparse_attn.inspection import plot_style
@@ -20,28 +21,35 @@ _NAME_LENGTH = 28
 _UNSEEN = "has no call of the whole model; call it inside `with record_attention(model) as record:`"
 
 
-def draw_sparsity(record: AttentionRecord) -> Figure:
+def draw_sparsity(
+    record: AttentionRecord,
+    *,
+    ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
+    cmap: str | Colormap | None = None,
+    title: str | None = None,
+) -> Figure:
     """Draw `record.zeros` in %: exact zeros among valid pairs, layers down, heads across.
 
     Cells of layers that did not run and of heads that a layer does not have are hatched.
 
     Args:
         record: a record of L layers of up to H heads; cells have numbers up to H = 16.
+        ax, figsize, cmap, title: as `draw_weights`.
 
     Raises:
-        ValueError: the record saw no call.
+        ValueError: the record saw no call; or both ax and figsize.
     """
     _check_seen(record)
     zeros = 100 * record.zeros.numpy()
     layers, heads = zeros.shape
-    figure = Figure(figsize=(plot_style.WIDTH, 1.5 + 0.34 * layers), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = plot_style.axes_of(ax, figsize, (plot_style.WIDTH, 1.5 + 0.34 * layers))
     axes.patch.set(**plot_style.HATCHED)
     image = axes.imshow(
-        np.ma.masked_invalid(zeros), cmap="cividis", vmin=0, vmax=100, aspect="auto"
+        np.ma.masked_invalid(zeros), cmap=cmap or "cividis", vmin=0, vmax=100, aspect="auto"
     )
     if heads <= _MOST_NUMBERED:
-        _write_numbers(axes, zeros)
+        _write_numbers(image, zeros)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     same_mapping = len(set(record.mappings)) == 1
     names = _layer_names(record.layers)
@@ -51,11 +59,18 @@ def draw_sparsity(record: AttentionRecord) -> Figure:
     axes.set_xlabel("head", fontsize=11)
     axes.set_ylabel("layer", fontsize=11)
     figure.colorbar(image, ax=axes, label="exact zeros in %", aspect=30)
-    _title(figure, record, f"{100 * record.mean:.0f} % exact zeros")
+    default = _title(record, f"{100 * record.mean:.0f} % exact zeros")
+    plot_style.write_title(figure, ax, default if title is None else title)
     return figure
 
 
-def draw_support(record: AttentionRecord) -> Figure:
+def draw_support(
+    record: AttentionRecord,
+    *,
+    ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
+    title: str | None = None,
+) -> Figure:
     """Draw the mean over heads of `record.support_by_position`, keys with p > 0, a line per layer.
 
     The x-axis is the query's position in its sequence, counted from 0. With causal attention the
@@ -63,13 +78,15 @@ def draw_support(record: AttentionRecord) -> Figure:
 
     Args:
         record: a record of one or more calls; queries at the same position are averaged.
+        ax, figsize, title: as `draw_weights`.
 
     Raises:
-        ValueError: the record saw no call.
+        ValueError: the record saw no call; or both ax and figsize.
     """
     _check_seen(record)
     support = _mean_over_heads(record.support_by_position.transpose(1, 2).numpy())
-    figure, axes = plot_style.single()
+    figure, axes = plot_style.axes_of(ax, figsize, (plot_style.WIDTH, 3.8))
+    plot_style.tidy(axes)
     colours = _layer_colours(len(support))
     for values, colour in zip(support, colours, strict=True):
         axes.plot(values, color=colour, lw=1.8, marker="." if len(values) < 40 else "")
@@ -78,11 +95,18 @@ def draw_support(record: AttentionRecord) -> Figure:
     axes.set_xlabel("position of the query", fontsize=11)
     axes.set_ylabel("keys with $p > 0$, mean over heads", fontsize=11)
     _layer_bar(figure, [axes], record.layers)
-    _title(figure, record, "support by position")
+    default = _title(record, "support by position")
+    plot_style.write_title(figure, ax, default if title is None else title)
     return figure
 
 
-def draw_parameters(record: AttentionRecord, name: str | None = None) -> Figure:
+def draw_parameters(
+    record: AttentionRecord,
+    name: str | None = None,
+    *,
+    figsize: tuple[float, float] | None = None,
+    title: str | None = None,
+) -> Figure:
     """Draw `record.parameters` against the forward call, counted from 1: a panel per parameter.
 
     Lines are means over heads, one per layer; if the heads of a layer differ, each is a thin line
@@ -92,6 +116,7 @@ def draw_parameters(record: AttentionRecord, name: str | None = None) -> Figure:
     Args:
         record: from a block with calls of the model, such as a training loop.
         name: a single parameter; None for all.
+        figsize, title: as `draw_weights`.
 
     Raises:
         ValueError: the record saw no call, its mappings have no parameters, or none called `name`.
@@ -105,6 +130,8 @@ def draw_parameters(record: AttentionRecord, name: str | None = None) -> Figure:
         raise ValueError(f"name={name!r}: expected one of {', '.join(found)}, or None for all")
     chosen = found if name is None else {name: found[name]}
     figure, panels = plot_style.panels([""] * len(chosen), 3.4 if len(chosen) == 1 else 2.6)
+    if figsize is not None:
+        figure.set_size_inches(figsize)
     apart = False
     for axes, (label, values) in zip(panels, chosen.items(), strict=True):
         apart |= _parameter_lines(axes, np.array(record.calls), values.numpy())
@@ -113,18 +140,18 @@ def draw_parameters(record: AttentionRecord, name: str | None = None) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
     if apart:
         _layer_bar(figure, panels, record.layers)
-    _title(figure, record, "parameters over the calls")
+    default = _title(record, "parameters over the calls")
+    figure.suptitle(default if title is None else title, fontsize=12)
     return figure
 
 
-def _write_numbers(axes: Axes, percent: np.ndarray) -> None:
+def _write_numbers(image: AxesImage, percent: np.ndarray) -> None:
     """Write whole numbers into the cells of an image, except NaN."""
     size = 9 if percent.shape[1] <= 12 else 7.5
+    luma = image.to_rgba(np.ma.masked_invalid(percent))[..., :3] @ (0.299, 0.587, 0.114)
     for layer, head in np.argwhere(~np.isnan(percent)):
-        value = percent[layer, head]
-        colour = "white" if value < 55 else "black"
-        text = axes.text(head, layer, f"{value:.0f}", ha="center", va="center")
-        text.set(color=colour, fontsize=size)
+        text = image.axes.text(head, layer, f"{percent[layer, head]:.0f}", ha="center", va="center")
+        text.set(color="black" if luma[layer, head] > 0.5 else "white", fontsize=size)
 
 
 def _parameter_lines(axes: Axes, calls: np.ndarray, values: np.ndarray) -> bool:
@@ -194,7 +221,7 @@ def _layer_bar(figure: Figure, panels: Sequence[Axes], layers: Sequence[str]) ->
     bar.set_label("layer", fontsize=11)
 
 
-def _title(figure: Figure, record: AttentionRecord, what: str) -> None:
+def _title(record: AttentionRecord, what: str) -> str:
     mappings = sorted(set(record.mappings))
     names = ", ".join(map(plot_style.name, mappings)) if len(mappings) < 3 else "several mappings"
-    figure.suptitle(f"{names}: {what}", fontsize=12)
+    return f"{names}: {what}"
