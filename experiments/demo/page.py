@@ -12,7 +12,7 @@ from glue.config import MappingConfig
 from sparse_attn.comparison.measure import CONTROL
 from sparse_attn.comparison.page import table as compared
 from sparse_attn.reports import canvas, text
-from sparse_attn.reports.page import Heading, Page, Plot, Table
+from sparse_attn.reports.page import Block, Heading, Page, Plot, Table
 from sparse_attn.reports.seed_statistics import Difference
 
 LINES = ("r-softmax", CONTROL)
@@ -94,22 +94,20 @@ def make_page(
     reading: dict[str, Any] | None = None,
 ) -> Page:
     """Return the page with all acts; `reading` is None if there is no language model."""
-    tables = retrieval_table(record), training_table(results)
-    first = [] if reading is None else [compared(reading)]
+    tables = [retrieval_table(record), training_table(results)]
     title = "Right answers by exact zeros"
     caption = "Bands: 95 % intervals of the difference from softmax, over questions."
-    return Page(
-        "What can attention forget?",
-        [
-            *([Heading("A language model"), *first] if first else []),
-            Heading("A sentence encoder, without training"),
-            Plot("forgetting", title, caption, forgetting(record)),
-            tables[0],
-            Heading("Fine-tuned"),
-            tables[1],
-        ],
-        overview=[*first, *tables],
-    )
+    blocks: list[Block] = [
+        Heading("A sentence encoder, without training"),
+        Plot("forgetting", title, caption, forgetting(record)),
+        tables[0],
+        Heading("Fine-tuned"),
+        tables[1],
+    ]
+    if reading is not None:
+        tables.insert(0, compared(reading))
+        blocks = [Heading("A language model"), tables[0], *blocks]
+    return Page("What can attention forget?", blocks, overview=tables)
 
 
 def _points(rows: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
