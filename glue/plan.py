@@ -47,9 +47,7 @@ def _final(best: RunConfig, seed: int) -> RunConfig:
     return replace(best, selection=None, evaluate="end", train=replace(best.train, seed=seed))
 
 
-def _grid(
-    sweep: SweepConfig, task: str | None, candidate: CandidateConfig
-) -> Iterator[RunConfig]:
+def _grid(sweep: SweepConfig, task: str | None, candidate: CandidateConfig) -> Iterator[RunConfig]:
     """Yield every learning rate with every value of the parameters, for every seed."""
     points = itertools.product(range(sweep.seeds), sweep.learning_rates, candidate.combinations)
     for seed, rate, params in points:

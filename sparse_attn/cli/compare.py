@@ -141,7 +141,9 @@ def _check_columns(options: Given) -> None:
     for name, file in (("text_columns", table), ("label_column", labelled)):
         given = getattr(options, name)
         if given is not None and not file:
-            raise ValueError(f"{option_of(name)} {given}: only for {COLUMNS_OF[name]}; leave it out")
+            raise ValueError(
+                f"{option_of(name)} {given}: only for {COLUMNS_OF[name]}; leave it out"
+            )
 
 
 def _check_count(name: str, value: int | None, options: Given) -> None:

@@ -138,9 +138,17 @@ FILES: list[tuple[str, Call, str]] = [
         "line 1: no column 'text'; .*separated by semicolons; expected commas in .csv",
     ),
     ("other columns", columns("--texts", "{}", "--text-columns", "d"), "no column 'd'.* a, b, c"),
-    ("three columns", columns("--texts", "{}", "--text-columns", "a,b,c"), "a,b,c: expected one or"),
+    (
+        "three columns",
+        columns("--texts", "{}", "--text-columns", "a,b,c"),
+        "a,b,c: expected one or",
+    ),
     ("one side", columns("--pairs", "{}", "--text-columns", "a"), "--text-columns a: expected two"),
-    ("columns of .txt", columns("--texts", "b.txt", "--text-columns", "a"), "only for a .tsv, .csv"),
+    (
+        "columns of .txt",
+        columns("--texts", "b.txt", "--text-columns", "a"),
+        "only for a .tsv, .csv",
+    ),
     (
         "labels of texts",
         columns("--texts", "{}", "--label-column", "c"),
@@ -154,7 +162,11 @@ FILES: list[tuple[str, Call, str]] = [
         columns("--task", "{}", "--text-columns", "a"),
         "label_column: missing; the columns of .*a.csv are a, b, c",
     ),
-    ("no file", columns("--task", "no.csv", "--text-columns", "a"), "--task no.csv: there is no su"),
+    (
+        "no file",
+        columns("--task", "no.csv", "--text-columns", "a"),
+        "--task no.csv: there is no su",
+    ),
     ("one label", one_label, "--task SST-2: every row has the label 1, which measures nothing"),
 ]
 MODELS: list[tuple[str, Call, str]] = [

@@ -51,6 +51,8 @@ def test_a_labelled_file_is_a_task(models: Models, table: Path) -> None:
     assert data.labels is not None
     places = [TEXTS.index(first) for first, _ in data.inputs]
     assert np.array_equal(data.labels.values, [place % 2 for place in places])
-    record = compared(models.classifier, "--task", table, *columns, "--mappings", "entmax:alpha=1.5")
+    record = compared(
+        models.classifier, "--task", table, *columns, "--mappings", "entmax:alpha=1.5"
+    )
     assert record["metric"] == "accuracy"
     assert "--text-columns a,b --label-column word" in record["command"]

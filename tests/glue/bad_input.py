@@ -121,7 +121,10 @@ OWN_DATA: list[tuple[str, Call]] = [
     ("text_columns='text': needs train_file", of_file(train_file=None, task="RTE")),
     ("task: missing; or name your labelled file as train_file", lambda _: RunConfig(**NOTHING)),
     ("tasks: missing; or name", swept(tasks=None)),
-    ("task=own.csv: a file of rows is no task; give it as train_file", lambda _: get_task("own.csv")),
+    (
+        "task=own.csv: a file of rows is no task; give it as train_file",
+        lambda _: get_task("own.csv"),
+    ),
 ]
 
 ENTRIES = [
