@@ -417,7 +417,7 @@ def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format 2, but this version reads format 1"):
         report(tmp_path)
     (tmp_path / "sweep.json").write_text('{"format": 1}')
-    with pytest.raises(ValueError, match=r"is not of a sweep of this experiment .*model, tasks"):
+    with pytest.raises(ValueError, match=r"is not of a sweep of this experiment .*model, mappings"):
         report(tmp_path)
     write_sweep(tmp_path, make_config())
     content = json.loads((tmp_path / "sweep.json").read_text())
