@@ -175,7 +175,10 @@ def load_data(config: RunConfig, task: Task) -> DatasetDict:
 
 
 def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
-    """Raise, before the first run starts, any error that its mapping, data or model would raise."""
+    """Raise, before the first run starts, any error that its mapping, data or model would raise.
+
+    Print what labelled files were taken for.
+    """
     warn_of_slow_bf16(sweep.train)
     path = resolve_model(sweep.model)
     for config in {task: runs[0].config for (task, _), runs in plan.first.items()}.values():

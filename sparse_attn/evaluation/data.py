@@ -46,7 +46,7 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
 
 
 def _held_out(rows: datasets.Dataset, task: Task) -> datasets.DatasetDict:
-    """Hold out SHARE of the rows. Which ones depends only on their number."""
+    """Hold out SHARE of the rows; the choice depends only on their number."""
     count = round(SHARE * len(rows))
     if count == 0:
         raise ValueError(

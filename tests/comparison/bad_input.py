@@ -38,12 +38,13 @@ def data(option: str, name: str, content: str | bytes) -> Call:
     return call
 
 
-def columns(*words: str, name: str = "a.csv") -> Call:
+def columns(*words: str) -> Call:
     """Options for a file with the columns a, b and c; {} is its path."""
 
     def call(folder: Path) -> Any:
-        (folder / name).write_text("a,b,c\nx,y,1\n")
-        return read_data(parse(["model", *(word.format(folder / name) for word in words)]))
+        path = folder / "a.csv"
+        path.write_text("a,b,c\nx,y,1\n")
+        return read_data(parse(["model", *(word.format(path) for word in words)]))
 
     return call
 

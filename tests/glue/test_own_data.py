@@ -23,8 +23,7 @@ from sparse_attn.evaluation.labelled_files import task_of_files
 from sparse_attn.mappings import get_spec
 from tests.engine.sweep.inline import Inline
 from tests.glue.make_glue import ENTRY, written_task
-from tests.glue.report.make_sweep import fill
-from tests.glue.running import MAPPINGS, parsed, prepared, report, sweep, trained
+from tests.glue.running import MAPPINGS, parsed, prepared, sweep, trained
 
 ROWS = 40
 OPTIONS = {"text_columns": "premise,hypothesis", "label_column": "verdict"}
@@ -134,15 +133,6 @@ def test_titles_name_the_data(pairs: Path, tmp_path: Path) -> None:
     for config, title in ((own, "pairs: sweep a"), (sweep(), "GLUE sweep a")):
         results = Results.of(tmp_path / "a", config, make_plan(config))
         assert EXPERIMENT.page(results).title == title
-
-
-def test_of_one_task_the_terminal_has_the_verdicts(tmp_path: Path) -> None:
-    fill(tmp_path, sweep(tasks={"RTE": None}, trials=3), {"softmax": 1.0, "r-softmax": 0.5})
-    lines = str(report(tmp_path)).splitlines()
-    header = next(line for line in lines if line.startswith("Mapping"))
-    assert "95 % interval" in header
-    row = next(line for line in lines if line.startswith("r-softmax"))
-    assert " worse " in row
 
 
 @pytest.mark.parametrize(
