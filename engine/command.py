@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from engine.usage import config_files, explain, own_error, spell_out
+from sparse_attn.cli.parser import IMPORT_HELP, take_imports
 from sparse_attn.cli.programs import command_of
 from sparse_attn.evaluation.rows import read_text
 from sparse_attn.system import yaml_text
+from sparse_attn.system.imports import OPTION
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -68,7 +70,12 @@ class Command:
         """Return the parser of the options."""
         from jsonargparse import ActionYesNo
 
-        parser = _parser_class()(description=self.about, allow_abbrev=False)
+        parser = _parser_class()(
+            description=self.about,
+            # no option of this parser, whose options may also stand in files of others
+            epilog=f"{OPTION} MODULE: {IMPORT_HELP}",
+            allow_abbrev=False,
+        )
         if not self.positional:
             parser.add_argument(
                 "--config", action="config", help="YAML file; later files and options override it"
@@ -123,7 +130,7 @@ class Program:
 
         Wrong input is reported in one line, with exit code 2.
         """
-        given = sys.argv[1:] if arguments is None else arguments
+        given = take_imports(sys.argv[1:] if arguments is None else arguments, self.prog)
         configs = {command.name: command.configs for command in self.commands}
         given = spell_out(given, configs.get(given[0], ()) if given else ())
         parser = self.parser()

@@ -26,6 +26,7 @@ from engine.config import PackConfig, ReportConfig
 from engine.sweep.config import Resources
 from sparse_attn.cli.errors import input_errors, interruption, work_errors
 from sparse_attn.system.hub import go_offline_if_unreachable
+from sparse_attn.system.imports import import_options, imported
 
 if TYPE_CHECKING:
     from engine.sweep.plan import PlannedRun, SweepPlan
@@ -179,10 +180,13 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         return True
 
     def _write(self, config: RunT, folder: Path, results: dict[str, Any]) -> None:
+        from engine.sweep.records import IMPORTS
         from sparse_attn.system.files import write_json
         from sparse_attn.system.run_folders import RESULTS_FILE
 
         results["config"] = asdict(cast(Any, config))
+        if imported():
+            results[IMPORTS] = [*imported()]
         write_json(folder / RESULTS_FILE, results)
 
     def tidy(self, folder: Path) -> None:
@@ -229,7 +233,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         Raises:
             ValueError: no sweep of this experiment in the folder.
         """
-        from engine.sweep.records import SWEEP_FILE, read_content
+        from engine.sweep.records import IMPORTS, SWEEP_FILE, read_content
         from engine.sweep.results import Results
 
         content = read_content(folder, self.name)
@@ -238,6 +242,12 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         try:
             sweep: SweepT = from_dict(self.sweep, {"output_dir": str(folder), **known})
         except (ValueError, TypeError) as error:
+            missing = [name for name in content.get(IMPORTS, ()) if name not in imported()]
+            if missing:
+                raise ValueError(
+                    f"results_dir={folder}: {error}; its runs were given "
+                    f"{' '.join(import_options(missing))}, which the report needs too"
+                ) from None
             raise ValueError(
                 f"results_dir={folder}: {SWEEP_FILE} is not of a sweep of this experiment "
                 f"({shorten(str(error), 200, placeholder=' ...')}); "
@@ -333,7 +343,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             count = Counter(record.status for record in records.by_hash.values())
             found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
             print(f"records in {folder}: {found}")
-            print(f"next: {self.program.prog} report {shlex.quote(str(folder))}")
+            words = [str(folder), *import_options(imported())]
+            print(f"next: {self.program.prog} report {shlex.join(words)}")
             exit_if_failed(records)
 
 

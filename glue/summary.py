@@ -12,6 +12,7 @@ from sparse_attn.cli.programs import command_of
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.reports.table import Table, plain
 from sparse_attn.reports.text import NOTHING
+from sparse_attn.system.imports import import_options, imported
 from sparse_attn.system.paths import ROOT
 
 
@@ -48,4 +49,5 @@ def _next_command(task: Task, config: RunConfig) -> str:
         return f"next: {command_of('glue')} sweep --config {shlex.quote(file)}, a fair comparison"
     model = shlex.quote(f"{config.output_dir}/model")
     pair = ' --pair "TEXT"' if len(task.text) == 2 else ""
-    return f'next: sparse-attn inspect {model} "TEXT"{pair}'
+    modules = "".join(f" {shlex.quote(word)}" for word in import_options(imported()))
+    return f'next: sparse-attn inspect {model} "TEXT"{pair}{modules}'

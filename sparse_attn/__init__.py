@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparse_attn import moved as moved
 from sparse_attn.registering import add_checks
+from sparse_attn.system.paths import own_version
 
 if TYPE_CHECKING:
     from sparse_attn import functional, heads, kernels, losses
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from sparse_attn.hf.patching import patch_model, patched, unpatch_model
     from sparse_attn.hf.schedules import SparsitySchedule, SparsityScheduleCallback
     from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
+
+    __version__: str
 
 __all__ = [
     "Mapping",
@@ -41,6 +44,8 @@ if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name on first use."""
+        if name == "__version__":
+            return own_version()
         if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
             return import_module(f"{__name__}.{name}")
         if name not in __all__:

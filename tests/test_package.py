@@ -204,6 +204,8 @@ def installed() -> set[str]:
 def test_one_version() -> None:
     version = PROJECT["version"]
     assert metadata.version("sparse-attn") == version
+    assert sparse_attn.__version__ == version
+    assert python("-m", "sparse_attn", "--version") == f"sparse-attn {version}\n"
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == version

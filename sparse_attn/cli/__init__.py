@@ -14,8 +14,9 @@ import sys
 from collections.abc import Sequence
 
 from sparse_attn.cli import compare, convert, inspect, mappings
-from sparse_attn.cli.parser import LineParser
+from sparse_attn.cli.parser import LineParser, add_import
 from sparse_attn.cli.programs import PROGRAMS, run_program
+from sparse_attn.system.paths import own_version
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,9 +35,12 @@ def parse(words: list[str]) -> argparse.Namespace:
         description="Replace softmax in Transformers by other probability mappings.",
         epilog=f"In a clone also: {', '.join(PROGRAMS)}; see sparse-attn glue --help etc.",
     )
+    parser.add_argument("--version", action="version", version=f"sparse-attn {own_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect, compare, convert):
         command.add_to(commands)
+    for made in commands.choices.values():
+        add_import(made)
     chosen = parser
     if words and not words[0].startswith("-"):
         if words[0] not in commands.choices:

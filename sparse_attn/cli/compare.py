@@ -53,7 +53,7 @@ def add_to(commands: Any) -> None:
         "--mappings",
         default=",".join(MAPPINGS),
         metavar="NAME[:PARAMETER=VALUE,...],...",
-        help="the mappings, separated by commas (default: the eight below)",
+        help="the mappings, separated by commas (default: those below)",
     )
     parser.add_argument(
         "--out",
@@ -147,11 +147,13 @@ def _check_columns(options: Given) -> None:
 
 
 def _check_count(name: str, value: int | None, options: Given) -> None:
-    """Raise ValueError for a count that is not positive, or given without --texts."""
+    """Raise ValueError for a count that is too small, or given without --texts."""
     if value is None:
         return
-    if value < 1:
-        raise ValueError(f"{option_of(name)} {value}: expected at least 1")
+    least = 2 if name == "max_length" else 1
+    if value < least:
+        why = ", because a single token attends only to itself" * (least == 2)
+        raise ValueError(f"{option_of(name)} {value}: expected at least {least}{why}")
     if options.texts is None and name != "max_length":
         raise ValueError(f"{option_of(name)} {value}: only for --texts; leave it out")
 

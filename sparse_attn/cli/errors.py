@@ -53,7 +53,10 @@ def input_errors(*further: type[Exception]) -> Iterator[None]:
             extra = f"-e {extra}".replace("sparse-attn", ".").replace("report", "demo")
         refuse(f"{error.name} is not installed; pip install {extra}")
     except expected as error:
-        refuse(str(error))
+        said = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            said = f"{error.filename}: {error.strerror}"
+        refuse(said)
 
 
 def refuse(reason: str, code: int = 2) -> NoReturn:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 from pathlib import Path
 from typing import Any
 
 from sparse_attn.cli.errors import input_errors, interruption
+from sparse_attn.system.paths import unused
 
 EXAMPLES = """\
 examples:
@@ -97,7 +97,7 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Check, read, record, and only then write."""
     with interruption("the same command starts over"), input_errors(NotImplementedError):
-        options.output = options.output or (Path(PAGE) if options.force else _unused_page())
+        options.output = options.output or (Path(PAGE) if options.force else unused(Path(PAGE)))
         options.is_long = options.file is not None or options.generate is not None
         _check(options)
         # imports Transformers, which --help must not wait for
@@ -112,13 +112,6 @@ def run(options: argparse.Namespace) -> None:
     if note:
         print(note)
     print(f"page: {options.output} ({len(page) / 1e3:,.0f} kB); open it in a browser")
-
-
-def _unused_page() -> Path:
-    """Return the first of attention.html, attention-2.html, ... that does not exist."""
-    first = Path(PAGE)
-    numbered = (first.with_stem(f"{first.stem}-{number}") for number in itertools.count(2))
-    return next(path for path in itertools.chain([first], numbered) if not os.path.lexists(path))
 
 
 def _check(options: argparse.Namespace) -> None:

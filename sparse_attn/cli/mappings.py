@@ -110,7 +110,7 @@ def _explained(spec: MappingSpec) -> str:
     documented: Any = next(made, spec.function)
     if SINK in spec.parameters and documented is spec.function:
         documented = with_sink
-    if isinstance(documented, partial):  # its docstring is that of Python's class
+    if isinstance(documented, partial) and "__doc__" not in vars(documented):  # that of Python's
         documented = spec.log_g
     return inspect.getdoc(documented) or ""
 

@@ -9,6 +9,40 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from sparse_attn.cli.errors import refuse
+from sparse_attn.system.imports import OPTION, import_module
+
+IMPORT_HELP = (
+    "import a module first, which registers a mapping of yours: by its name, also from the working "
+    "directory, or by its file; repeatable"
+)
+
+
+class _Import(argparse.Action):
+    """Import the module of `--import` when it is read, before a mapping is looked up."""
+
+    def __call__(
+        self, parser: object, namespace: object, values: object, option: str | None = None
+    ) -> None:
+        try:
+            import_module(str(values))
+        except ValueError as error:
+            refuse(str(error))
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Add `--import` to the options of a command."""
+    parser.add_argument(
+        OPTION, action=_Import, dest=argparse.SUPPRESS, metavar="MODULE", help=IMPORT_HELP
+    )
+
+
+def take_imports(words: Sequence[str], prog: str) -> list[str]:
+    """Import what `--import` names in a command line, and return its other words."""
+    parser = LineParser(prog=prog, add_help=False)
+    add_import(parser)
+    return parser.parse_known_args(words)[1]
+
 
 class LineParser(argparse.ArgumentParser):
     """Parser with one-line errors that name the closest match, and no abbreviated options."""

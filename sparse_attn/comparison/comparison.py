@@ -41,6 +41,7 @@ from sparse_attn.reports import bootstrap
 from sparse_attn.reports.bootstrap import compare as compare_metrics
 from sparse_attn.reports.bootstrap import compare_means
 from sparse_attn.reports.seed_statistics import Difference
+from sparse_attn.system.imports import import_options, imported
 from sparse_attn.system.machine import device_name, versions
 
 LEAST = 6  # rows; with fewer, all differences have one sign by chance in more than 5 % of cases
@@ -137,6 +138,7 @@ def command_of(options: Given, program: str, *left_out: str) -> str:
             continue
         words += [option_of(field.name)]
         words += [] if value is True else [_shareable_path(str(value))]
+    words += import_options(map(_shareable_path, imported()))
     return shlex.join(words)
 
 

@@ -12,7 +12,7 @@ from sparse_attn.evaluation.rows import SUFFIXES, column_names
 from sparse_attn.system.hub import is_hub_id
 
 MAPPINGS = (
-    "t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax",
+    "r-softmax:r=0.5,t-softmax:t=4,entmax:alpha=1.25,entmax:alpha=1.5,sparsemax",
     "top-p-softmax:p=0.9,top-p-softmax:p=0.5,clipped-softmax:alpha=0.25,softpick",
 )
 TEXTS = (

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 NEEDLE = "\nThe secret number is {}. Remember it.\n"
 QUESTION = "\nWhat is the secret number? The secret number is"
 DIGITS = 7
+# successive multiples of the golden ratio, modulo 1, are spread evenly
+GOLDEN = 0.6180339887
 
 
 class Window(NamedTuple):
@@ -61,8 +63,8 @@ def hide_numbers(
 ) -> list[Window]:
     """Hide a number in each of `count` windows, and ask for it at their end.
 
-    Depths and windows are spread evenly from the start to the end, and the
-    numbers drawn with the depth's index as seed. The scored tokens are those of the number.
+    Depths and windows are spread evenly from the start to the end, unrelated to each other. The
+    numbers are drawn with the window's index as seed. The scored tokens are those of the number.
 
     Raises:
         ValueError: there are fewer windows, or they are too short for needle and question.
@@ -77,7 +79,9 @@ def hide_numbers(
             "smaller --max-length"
         )
     found = []
-    for index in range(count):
+    # depths that rise with the windows would be confounded with them
+    depths = sorted(range(count), key=lambda index: (index + 0.5) * GOLDEN % 1)
+    for index, depth in enumerate(depths):
         number = str(random.Random(index).randrange(10 ** (DIGITS - 1), 10**DIGITS))
         needle, question = tokens(NEEDLE.format(number)), tokens(QUESTION)
         # together, because a tokenizer may join the number with the space before it
@@ -96,7 +100,7 @@ def hide_numbers(
                 "tokens; allow more"
             )
         text = text[: len(text) - added]
-        at = round(index / max(1, count - 1) * len(text))
+        at = round(depth / max(1, count - 1) * len(text))
         ids = [*first, *text[:at], *needle, *text[at:], *question, *answer]
         found.append(Window(tuple(ids), len(answer)))
     return found

@@ -25,6 +25,7 @@ from sparse_attn.conversion.plan import DIVERGED, Plan, correct, reach_targets, 
 from sparse_attn.conversion.states import distances, states_of
 from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.hf.checkpoints import last_complete_checkpoint
+from sparse_attn.mappings import get_spec
 
 EVERY = 20  # steps between corrections of the dials
 SAVE_EVERY = 100  # steps
@@ -137,16 +138,17 @@ def heal(
     arguments._n_gpu = min(arguments.n_gpu, 1)
     size = recipe.batch_size * arguments.world_size
     caches = getattr(model.config, "use_cache", False)
+    zeros = KeepZeros(plan, sample, ramp or together(recipe.ramp))
     trainer = healer(
         model=model,
         args=arguments,
         train_dataset=InOrder(texts, recipe.steps, size, recipe.seed),
         data_collator=collate,
-        callbacks=[KeepZeros(plan, sample, ramp or together(recipe.ramp))],
+        callbacks=[zeros],
         **kwargs,
     )
     if trainer.pop_callback(ProgressCallback):
-        trainer.add_callback(Bar)
+        trainer.add_callback(Bar(zeros))
     done = last_complete_checkpoint(folder)
     try:
         trainer.train(resume_from_checkpoint=done and str(done))
@@ -188,11 +190,20 @@ class Healer(Trainer):
 
 
 class Bar(ProgressCallback):
-    """Progress bar that shows the loss, where Trainer's prints a dict at each log."""
+    """Progress bar that shows the loss, where Trainer's prints a dict at each log.
+
+    Args:
+        zeros: ramps the zeros in, while which the loss rises.
+    """
+
+    def __init__(self, zeros: KeepZeros) -> None:
+        super().__init__()
+        self.zeros = zeros
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.training_bar is not None and "loss" in logs:
-            self.training_bar.set_postfix(loss=f"{logs['loss']:.4f}")
+            rises = ", rises while zeros are ramped in" * self.zeros.ramps(state)
+            self.training_bar.set_postfix_str(f"loss={logs['loss']:.4f}{rises}")
 
 
 class KeepZeros(TrainerCallback, ExportableState):
@@ -226,6 +237,12 @@ class KeepZeros(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """Return the state that Trainer stores with a checkpoint."""
         return {"args": {}, "attributes": {"offsets": [own.offset for own in self.plan.layers]}}
+
+    def ramps(self, state: TrainerState) -> bool:
+        """Whether a dial is still on its way to its target."""
+        found = zip(self.plan.layers, self._shares(state), strict=True)
+        has_dial = get_spec(self.plan.mapping).dial is not None
+        return has_dial and any(own.converted and share < 1 for own, share in found)
 
     def _shares(self, state: TrainerState) -> list[float]:
         done = min(1.0, state.global_step / max(1, state.max_steps))

@@ -15,12 +15,13 @@ from sparse_attn.conversion.options import LEAST, Options
 from sparse_attn.hf.patching import is_patched
 
 HELD_OUT, MOST_HELD_OUT = 0.1, 1000  # share and largest number of texts
+Texts = tuple[str, ...]  # one or two
 
 
 class Inputs(NamedTuple):
     """Texts that the model learns from, and the data that it is measured on."""
 
-    texts: Sequence[tuple[str, ...]]
+    texts: Sequence[Texts]
     data: Data
 
 
@@ -49,8 +50,7 @@ def read_inputs(options: Options) -> Inputs:
         count = min(MOST_HELD_OUT, int(HELD_OUT * len(texts)))
         held = sorted(order[:count])
         data = Data([texts[i] for i in held], f"{found.source}, held out")
-    measured = set(map(_key, data.inputs))
-    texts = [text for text in texts if _key(text) not in measured]
+    texts = unmeasured(texts, data.inputs)
     if len(texts) < LEAST:
         raise ValueError(
             f"--texts {options.texts}: leaves {len(texts)} texts to learn from, expected at least "
@@ -59,7 +59,13 @@ def read_inputs(options: Options) -> Inputs:
     return Inputs(texts, data)
 
 
-def _key(texts: tuple[str, ...]) -> tuple[str, ...]:
+def unmeasured(texts: Sequence[Texts], measured: Sequence[Texts]) -> list[Texts]:
+    """Return the texts without those of `measured`, whatever their case, spaces and punctuation."""
+    keys = set(map(_key, measured))
+    return [text for text in texts if _key(text) not in keys]
+
+
+def _key(texts: Texts) -> Texts:
     """Return one key for texts that differ only in case, spaces or punctuation."""
     return tuple("".join(filter(str.isalnum, text.casefold())) or text for text in texts)
 

@@ -18,6 +18,7 @@ METHODS = (
     "that share over all, and held while healing. It is a share in the texts to learn from; longer "
     "texts have more zeros. Without a target the parameters are as given, the same in every layer.",
     "Healing: the loss is the distance of hidden states and outputs from softmax's.",
+    "The unpatched model runs Transformers' default attention, mostly PyTorch's SDPA.",
 )
 
 
@@ -39,7 +40,7 @@ def make_page(record: dict[str, Any]) -> Page:
         note = "Each layer swapped alone, untrained: distance from softmax's states and outputs."
         blocks.append(Plot("layers", "Loss by zeros, layer by layer", note, by_layer(record)))
     if record["loss"]:
-        note = "Means of ten steps; zeros reach their target at the end of the ramp."
+        note = "Means of ten steps. The loss rises while zeros are ramped in, and falls after that."
         blocks.append(Plot("loss", "Training", note, training(record)))
     blocks += [
         Heading("How it was made"),
@@ -75,7 +76,7 @@ def made(record: dict[str, Any]) -> Table:
     rows += [[f"{name}, s", f"{stages[name]:.0f}"] for name in times if name in stages]
     if resumed := stages.get("resumed_from_step"):
         rows.append(["healing timed from step", str(resumed)])
-    rows.append(["time of a forward pass / softmax's", f"{cost['ratio']:.2f}"])
+    rows.append(["time of a forward pass / the unpatched model's", f"{cost['ratio']:.2f}"])
     rows.append(["texts of that pass", str(cost["texts"])])
     return Table("Recipe and cost", ["setting", "value"], rows)
 

@@ -18,6 +18,7 @@ from sparse_attn.hf.config import (
     patch_of,
     snapshot,
 )
+from sparse_attn.hf.entries import with_module
 from sparse_attn.hf.hooks import asks_for_weights
 from sparse_attn.hf.layers import AttentionLayer, attention_layers
 from sparse_attn.mappings import Mapping
@@ -44,7 +45,7 @@ def _held(layers: list[AttentionLayer]) -> list[tuple[int, Mapping]]:
 def _written(held: list[tuple[int, Mapping]], flags: dict[str, Any]) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {}
     for position, mapping in held:
-        entry = mapping.describe()
+        entry = with_module(mapping.describe())
         groups.setdefault(repr(entry), {**entry, "modules": []})["modules"].append(position)
     return {"mappings": list(groups.values()), **flags}
 

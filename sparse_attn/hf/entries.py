@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import HEAD, MULTILABEL, VERSION
+from sparse_attn.mappings.registry import get_spec, module_of
 
 AS_WRITTEN = "restore config.json as save_pretrained wrote it"
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
@@ -79,9 +80,18 @@ CONTENTS: dict[str, dict[str, Kind]] = {
         "head": ("a table", lambda value: isinstance(value, dict)),
     },
 }  # fmt: skip
-OPTIONAL: dict[str, Kind] = {
-    "output_attentions": ("true or false", lambda value: isinstance(value, bool))
+MODULE: dict[str, Kind] = {"module": ("a name", _is_name)}  # of a user's mapping
+OPTIONAL: dict[str, dict[str, Kind]] = {
+    NAME: {"output_attentions": ("true or false", lambda value: isinstance(value, bool))},
+    HEAD: MODULE,
+    MULTILABEL: {},
 }
+
+
+def with_module(table: dict[str, Any]) -> dict[str, Any]:
+    """Add the module that registers the mapping of a table, if it is a user's."""
+    module = module_of(table["mapping"])
+    return table if module is None else {**table, "module": module}
 
 
 def check_entry(key: str, saved: Any) -> None:
@@ -101,10 +111,10 @@ def check_entry(key: str, saved: Any) -> None:
             f"config.{key}: expected version {VERSION}, got {saved['version']}; load it with the "
             "version of sparse-attn that wrote it"
         )
-    _check_table(key, saved, {**VERSIONED, **CONTENTS[key]}, OPTIONAL if key == NAME else {})
+    _check_table(key, saved, {**VERSIONED, **CONTENTS[key]}, OPTIONAL[key])
     if key == NAME:
         for part in saved["mappings"]:
-            _check_table(f"{key}.mappings", part, LAYERS)
+            _check_table(f"{key}.mappings", part, LAYERS, MODULE)
         positions = sorted(position for part in saved["mappings"] for position in part["modules"])
         if positions != list(range(len(positions))):
             raise ValueError(
@@ -112,7 +122,7 @@ def check_entry(key: str, saved: Any) -> None:
                 f"0 on, got {reprlib.repr(positions)}; {AS_WRITTEN}"
             )
     if key == MULTILABEL:
-        _check_table(f"{key}.head", saved["head"], CLASSIFIER)
+        _check_table(f"{key}.head", saved["head"], CLASSIFIER, MODULE)
 
 
 def _check_table(
@@ -128,6 +138,15 @@ def _check_table(
             f"{reprlib.repr(list(table))}; {AS_WRITTEN}"
         )
     _check_values(where, table, known)
+    if "module" in table:
+        module = table["module"]
+        try:
+            get_spec(table["mapping"])
+        except ValueError:
+            raise ValueError(
+                f"config.{where}: mapping={table['mapping']!r} is registered by the module "
+                f"{module}; import it before the model is loaded, or add --import {module}"
+            ) from None
 
 
 def _check_values(where: str, table: abc.Mapping[str, Any], kinds: dict[str, Kind]) -> None:

@@ -74,7 +74,10 @@ def _softmax_of(model: PreTrainedModel, name: str | None, key: str) -> str:
 
 
 def _check_implementation(original: Any) -> Any:
-    """Wrap PreTrainedModel.__init__: a config with patches must not ask for softmax."""
+    """Wrap PreTrainedModel.__init__: a config with patches must not ask for softmax.
+
+    A model that `load_pretrained` makes does not report our parameters as unexpected.
+    """
 
     @functools.wraps(original)
     def init(self: PreTrainedModel, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
@@ -88,6 +91,11 @@ def _check_implementation(original: Any) -> Any:
                 "copy.deepcopy, and to build another one the config of a model that is not patched"
             )
         original(self, config, *args, **kwargs)
+        if _is_expected.get():
+            # private: a model has no public list of weights that a load need not report
+            ignored = self._keys_to_ignore_on_load_unexpected or ()
+            # `load_pretrained` reads the learned parameters itself
+            self._keys_to_ignore_on_load_unexpected = {*ignored, rf"\.{NAME}\."}
 
     return init
 

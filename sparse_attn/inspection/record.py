@@ -187,8 +187,10 @@ class AttentionRecord:
     def table(self) -> str:
         """One line per layer, means over its heads; "-" if nothing was seen, nan if NaN was.
 
-        The mass has a column unless it is 1 everywhere; `special` is then a part of the mass, not a
-        share.
+        Columns: `zeros`, the share of exact zeros; `support`, the number of keys that a query
+        reads; `entropy` in nats; `special`, the share of the mass on the tokens of special_ids, "-"
+        without them. The mass has a column unless it is 1 everywhere; `special` is then a part of
+        the mass, not a share.
         """
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

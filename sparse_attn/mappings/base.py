@@ -335,7 +335,7 @@ def check_floating(name: str, tensor: object) -> None:
     """Raise TypeError unless `tensor` is one of floating-point numbers."""
     expected = f"{name}: expected a floating-point tensor"
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{expected}, got {type(tensor).__name__}")
+        raise TypeError(f"{expected}, got {type(tensor).__name__}; use torch.as_tensor")
     if not tensor.is_floating_point():
         raise TypeError(f"{expected}, got {tensor.dtype}; use .float()")
 
@@ -358,8 +358,10 @@ def aligned(name: str, tensor: Tensor, scores: Tensor) -> Tensor:
         ) from None
 
 
-def check_boolean(mask: Tensor, additive: str) -> None:
+def check_boolean(mask: object, additive: str) -> None:
     """Raise TypeError unless `mask` is boolean; `additive` is the remedy for an additive mask."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask: expected a tensor, got {type(mask).__name__}; use torch.as_tensor")
     if mask.dtype != torch.bool:
         remedy = "`mask.bool()` if 1 = takes part"
         if mask.is_floating_point():

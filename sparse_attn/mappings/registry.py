@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import get_args
+from typing import Any, TypeVar, get_args, overload
 
 from sparse_attn.mappings import (
     controls,
@@ -19,6 +20,9 @@ from sparse_attn.mappings import (
     weighted,
 )
 from sparse_attn.mappings.base import Loss, MappingSpec, Mass, ParameterSpec
+from sparse_attn.mappings.plain import plain_spec
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _SPECS: dict[str, MappingSpec] = {
     spec.name: spec
@@ -113,11 +117,26 @@ def _hint(name: str, base: str) -> str:
     same = [found for found in _SPECS if found.replace("-", "") == plain.replace("-", "")]
     known_here = [here for word, here in ALSO_CALLED.items() if word in plain][:1]
     near = same or known_here or difflib.get_close_matches(base, _SPECS, n=3)
+    remedy = "import the module of yours first (--import MODULE)"
     if not near:
-        return f"there are {', '.join(_SPECS)}"
+        return f"there are {', '.join(_SPECS)}; {remedy}"
     # prefixes do not combine
     whole = [found if found.startswith(tuple(derived.PREFIXES)) else made + found for found in near]
-    return f"did you mean {', '.join(whole)}?"
+    return f"did you mean {', '.join(whole)}? Or {remedy}"
+
+
+def module_of(name: str) -> str | None:
+    """Return the module of a user's mapping, or of the one that it is derived from.
+
+    None for a mapping of the library, or of a script or notebook, which no other program imports.
+    """
+    spec = _SPECS.get(_base(name))
+    if spec is None:  # of a mapping that was pickled
+        return None
+    module: str = getattr(spec.log_g or spec.function, "__module__", None) or ""
+    # functools is that of a partial function
+    others = ("", "__main__", "functools", "sparse_attn")
+    return None if module.partition(".")[0] in others else module
 
 
 def parameters_of(spec: MappingSpec) -> tuple[ParameterSpec, ...]:
@@ -128,16 +147,59 @@ def parameters_of(spec: MappingSpec) -> tuple[ParameterSpec, ...]:
         return spec.parameters
 
 
-def register_mapping(spec: MappingSpec) -> None:
-    """Register the mapping of `spec`, for attention, heads and the command line.
+@overload
+def register_mapping(spec: MappingSpec) -> None: ...
+@overload
+def register_mapping(spec: str, **fields: Any) -> Callable[[FunctionT], FunctionT]: ...
+def register_mapping(spec: MappingSpec | str, **fields: Any) -> Any:
+    """Register a mapping, for attention, heads and the command line.
+
+    With a name, this decorates a function of rows and returns it unchanged:
+
+        @register_mapping("sharp", source="my paper")
+        def sharp(scores, power=2.0):
+            weights = scores.softmax(-1) ** power
+            return weights / weights.sum(-1, keepdim=True)
+
+    The function gets scores (..., n) in float32 or float64, -inf where masked. It returns
+    probabilities of the same shape, of each row along the last dimension. The other arguments are
+    parameters: numbers as defaults, tensors (1,) or (..., 1) in calls. An argument named `valid`
+    gets the boolean mask, (..., n); masked scores are then 0. Calls with random rows check all this
+    before the mapping is registered.
+
+    Args:
+        spec: the record of the mapping, or its name.
+        **fields: with a name, further fields of `MappingSpec`. `parameters` has those with a range;
+            by default the range is (-inf, inf). `zeros` and `translation_invariant` are by default
+            what the random rows show at the default parameters.
 
     Raises:
         ValueError: the name is taken; the record names a kernel, which would run a mapping of the
             library instead of `function`; its mass is none of the three; or `multilabel_only` or
-            `predicts` names a loss or parameter that the record does not have.
+            `predicts` names a loss or parameter that the record does not have; or the function is
+            no mapping of rows.
         TypeError: `function` takes no `log` and there is no `log_function`, or a loss is not
-            callable.
+            callable, or an argument of the function cannot be a parameter.
     """
+    if isinstance(spec, str):
+        return partial(_register_function, spec, fields)
+    _register(spec)
+    return None
+
+
+def _register_function(name: str, fields: dict[str, Any], function: FunctionT) -> FunctionT:
+    spec, known = plain_spec(name, function, **fields), _SPECS.get(name)
+    if known is not None and _place(known.function) == _place(function):
+        del _SPECS[name]  # a cell of a notebook runs again, or a module is reloaded
+    _register(spec)
+    return function
+
+
+def _place(function: Callable[..., Any]) -> tuple[str, str | None]:
+    return function.__module__, getattr(function, "__name__", None)
+
+
+def _register(spec: MappingSpec) -> None:
     if spec.kernel is not None:
         raise ValueError(
             f"kernel={spec.kernel.name!r}: expected None for {spec.name}; the kernels compute the "

@@ -32,6 +32,8 @@ class MissingFolderError(UnwrittenError, FileNotFoundError):
 
 def reason(path: Path, error: Exception) -> str:
     """Say why `path` could not be written, and what to do."""
+    if isinstance(error, OSError) and error.errno not in (None, *_DISK):
+        return f"{path}: could not be written ({error.strerror}); choose another path"
     return (
         f"{path}: could not be written ({error}); files already written are intact: fix the "
         "cause, for example by freeing disk space, and repeat the command to continue"

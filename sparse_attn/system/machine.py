@@ -6,13 +6,12 @@ import os
 import platform
 import resource
 import sys
-import tomllib
 from importlib import metadata
 from typing import Literal
 
 import torch
 
-from sparse_attn.system.paths import ROOT
+from sparse_attn.system.paths import own_version
 
 
 def choose_device(name: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -47,19 +46,9 @@ def versions(*packages: str) -> dict[str, str]:
     """Return the versions of Python, of this project and of the packages."""
     return {
         "python": platform.python_version(),
-        "sparse-attn": _own_version(),
+        "sparse-attn": own_version(),
         **{package: metadata.version(package) for package in packages},
     }
-
-
-def _own_version() -> str:
-    """Return this project's version, which may run from its sources without being installed."""
-    try:
-        return metadata.version("sparse-attn")
-    except metadata.PackageNotFoundError:
-        file = ROOT / "pyproject.toml"
-        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-        return str(project["version"])
 
 
 def exit_without_teardown() -> None:

@@ -1,7 +1,11 @@
-"""The clone of this package, and safe paths from names in files."""
+"""The clone of this package and its version, free paths, and safe paths from names in files."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]  # of the clone, if this is one
@@ -11,6 +15,23 @@ def in_clone() -> bool:
     """Whether this package runs from a clone, whose other packages are not in the wheel."""
     # site-packages may hold other packages of the same names
     return (ROOT / "pyproject.toml").exists() and (ROOT / "engine").is_dir()
+
+
+def own_version() -> str:
+    """Return this project's version, which may run from its sources without being installed."""
+    try:
+        return metadata.version("sparse-attn")
+    except metadata.PackageNotFoundError:
+        if not in_clone():
+            return "unknown"
+        file = ROOT / "pyproject.toml"
+        return str(tomllib.loads(file.read_text(encoding="utf-8"))["project"]["version"])
+
+
+def unused(path: Path) -> Path:
+    """Return the first of name.html, name-2.html, name-3.html, ... that does not exist."""
+    numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not os.path.lexists(each))
 
 
 def safe_join(folder: Path, name: str, where: str) -> Path:

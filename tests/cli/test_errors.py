@@ -44,6 +44,12 @@ def test_resume_is_named_once_a_run_holds_its_folder(interrupted, says, monkeypa
     assert capsys.readouterr().err == f"stopped; run {says} continue\n"
 
 
+def test_the_system_error_names_the_file_without_a_number(capsys, tmp_path):
+    with pytest.raises(SystemExit), input_errors():
+        (tmp_path / "no/file").mkdir()
+    assert capsys.readouterr().err == f"error: {tmp_path}/no/file: No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     ("handler", "error"),
     [

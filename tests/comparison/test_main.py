@@ -32,7 +32,7 @@ def test_texts(
     main([str(models.causal), "--texts", str(lines), "--out", str(out)])
     told = capsys.readouterr().out
     record = json.loads((out / "record.json").read_text())
-    assert len(record["mappings"]) == 8
+    assert len(record["mappings"]) == 9
     folder = "/".join(models.causal.parts[-2:])
     assert (record["model"], record["source"]) == (folder, f"{tmp_path.name}/texts.txt")
     for row in table(record).rows:

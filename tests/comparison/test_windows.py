@@ -162,6 +162,17 @@ def test_numbers_are_hidden_at_all_depths(count: int) -> None:
         hide_numbers(windows, [], tokenizer, 4)
 
 
+@pytest.mark.parametrize("count", [6, 8, 20, 50])
+def test_depth_is_not_confounded_with_the_window(count: int) -> None:
+    tokenizer = letter_tokenizer()
+    windows = [Window((1,) * 500, 499)] * count
+    hidden = hide_numbers(windows, [], tokenizer, count)
+    depths = [next(i for i, token in enumerate(w.ids) if token != 1) for w in hidden]
+    length = max(depths)
+    assert np.diff(sorted(depths)) == pytest.approx(length / (count - 1), abs=1)
+    assert abs(np.corrcoef(range(count), depths)[0, 1]) < 0.2
+
+
 def test_few_windows_score_alike() -> None:
     """The first has no long context to score its other tokens with."""
     few = cut_windows(range(100), [], 20, 5, 4)
@@ -175,6 +186,7 @@ def test_wrong_input(models: Models, long_text: Path, capsys: pytest.CaptureFixt
     causal, encoder = str(models.causal), str(models.encoder)
     rows = [
         ([causal, *texts, "--windows", "0"], "--windows 0: expected at least 1"),
+        ([causal, *texts, "--max-length", "1"], "1: expected at least 2, because a single token"),
         ([causal, *texts, "--stride", "-1"], "--stride -1: expected at least 1"),
         ([causal, "--pairs", "a", "--windows", "2"], "--windows 2: only for --texts"),
         ([causal, *texts, "--max-length", "65"], "--max-length 65: .* reads at most 64 tokens"),

@@ -15,13 +15,14 @@ from transformers import (
     RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
+    TrainerState,
 )
 from transformers import AutoModelForSequenceClassification as Classifier
 
 from sparse_attn import convert, load_pretrained, patch_model
 from sparse_attn.conversion import healing, plan
 from sparse_attn.conversion.converting import sample_of, tokenized
-from sparse_attn.conversion.healing import Healer, InOrder
+from sparse_attn.conversion.healing import Bar, Healer, InOrder, KeepZeros, together
 from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.inspection.tokens import longest
@@ -38,6 +39,23 @@ def converted(folder: Path, out: Path, cls: Any = AutoModel, **given: Any) -> Pr
     mapping = given.pop("mapping", "entmax")
     convert(model, mapping, tokenizer, TEXTS, output_dir=out, **{**STEPS, **given})
     return model
+
+
+@pytest.mark.parametrize(
+    ("mapping", "step", "says"),
+    [
+        ("entmax", 4, "loss=0.2500, rises while zeros are ramped in"),
+        ("entmax", 5, "loss=0.2500"),
+        ("sparsemax", 4, "loss=0.2500"),  # has no parameter to ramp
+    ],
+)
+def test_the_bar_says_why_the_loss_rises(mapping: str, step: int, says: str) -> None:
+    layers = [plan.LayerPlan("first", value=1.5), plan.LayerPlan("last", converted=False)]
+    bar = Bar(KeepZeros(plan.Plan(mapping, {}, None, layers), [], together(0.5)))
+    told: list[str] = []
+    bar.training_bar = SimpleNamespace(set_postfix_str=told.append)
+    bar.on_log(None, TrainerState(global_step=step, max_steps=10), None, {"loss": 0.25})
+    assert told == [says]
 
 
 def batches_of(folder: Path) -> list[dict[str, Any]]:

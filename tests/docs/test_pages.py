@@ -54,6 +54,15 @@ def test_python_runs() -> None:
     assert output in results["README.md"][1]
 
 
+def test_readme_is_short() -> None:
+    """At most 110 lines, and no sentence above 25 words outside tables and code."""
+    text = PAGES["README.md"]
+    assert text.count("\n") <= 110
+    prose = re.sub(r"```.*?```|^\|.*?$|^#.*?$|<!--.*?-->|\]\(.*?\)", "", text, flags=re.S | re.M)
+    sentences = re.split(r"(?<=[.!?:;])\s+|\n\s*\n|\n- ", prose)
+    assert not [sentence for sentence in sentences if len(sentence.split()) > 25]
+
+
 def test_languages_of_blocks() -> None:
     # a block that is Python and does not say so would not run
     found = {language for text in PAGES.values() for language, _, _ in code.blocks(text)}
@@ -95,6 +104,8 @@ def test_commands_parse(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(parser, "parse_args", stop_after(parser.parse_args))
     monkeypatch.setattr(LineParser, "parse_all", stop_after(LineParser.parse_all))
     monkeypatch.setattr(cli, "parse", stop_after(cli.parse))
+    # tests/glue/test_own_mapping.py runs the commands that import a page's module
+    monkeypatch.setattr("sparse_attn.cli.parser.import_module", lambda name: None)
     monkeypatch.chdir(ROOT)
     seen = 0
     for page, command in commands():

@@ -34,7 +34,7 @@ def test_task_config(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mapping_config(mapping: Path) -> None:
     config = parsed(["train", "--config", str(TASKS[0]), "--config", str(mapping)])
     schedule = config.mapping.schedule_of_run()
-    if "ramped" in mapping.stem or mapping.stem == "r-softmax":
+    if "ramped" in mapping.stem or mapping.stem in ("r-softmax", "entmax"):
         assert schedule is not None
         assert schedule.value(1.0) == config.mapping.params[schedule.parameter]
     else:

@@ -11,7 +11,7 @@ from sparse_attn import Mapping, load_pretrained, patch_model, unpatch_model
 from sparse_attn.heads import LinearHead, MixtureHead, patch_lm_head, patch_multilabel_head
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import HEAD, MULTILABEL
-from sparse_attn.mappings import MappingSpec, ParameterSpec, register_mapping
+from sparse_attn.mappings import MappingSpec, ParameterSpec, register_mapping, registry
 from sparse_attn.mappings.registry import _SPECS
 
 from .families import BY_NAME
@@ -115,6 +115,35 @@ def test_a_remedy_for_a_plain_load(tmp_path):
         unpatch_model(type(model).from_pretrained(tmp_path))
     with pytest.raises(ValueError, match="the one given as config, has neither"):
         load_pretrained(type(model), tmp_path, config=config)
+
+
+@pytest.mark.parametrize(
+    ("key", "make"),
+    [
+        (NAME, lambda: patch_model(BERT.build(), "mixed-elsewhere", mix=0.5)),
+        (HEAD, lambda: patch_lm_head(BERT.build("BertForMaskedLM"), "elsewhere")),
+        (
+            MULTILABEL,
+            lambda: patch_multilabel_head(BERT.build("BertForSequenceClassification"), "elsewhere"),
+        ),
+    ],
+)
+def test_a_mapping_whose_module_is_not_imported(key, make, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_SPECS", dict(_SPECS))
+
+    def elsewhere(scores):
+        return (2 * scores).softmax(-1)
+
+    elsewhere.__module__ = "my_package.maps"
+    register_mapping("elsewhere")(elsewhere)
+    model = make()
+    model.save_pretrained(tmp_path)
+    again = load_pretrained(type(model), tmp_path)
+    assert getattr(again.config, key) == getattr(model.config, key)
+    del registry._SPECS["elsewhere"]
+    says = r"elsewhere' is registered by the module my_package\.maps; import it before"
+    with pytest.raises(ValueError, match=rf"^config\.{key}.*{says} .*--import my_package\.maps$"):
+        load_pretrained(type(model), tmp_path)
 
 
 def test_sizes_are_bounded_for_every_mapping_and_head():

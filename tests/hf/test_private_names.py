@@ -39,7 +39,8 @@ TESTED = {
     "hf/test_private_names.py": HERE,
     "hf/test_export.py": "_orig_mod",
     "hf/test_offload.py": "_hf_hook",
-    "hf/test_saving.py": "_weight_conversions _raise_exceptions_for_missing_entries",
+    "hf/test_saving.py": "_weight_conversions _raise_exceptions_for_missing_entries "
+    "_keys_to_ignore_on_load_unexpected",
     "hf/test_refusals.py": "getsource",
     "hf/test_word_timestamps.py": "_getframe",
     "integrations/test_lm_eval.py": "_create_model",

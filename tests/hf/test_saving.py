@@ -132,6 +132,7 @@ def test_options_of_from_pretrained(tmp_path):
     loaded, information = load_pretrained(AutoModel, tmp_path, output_loading_info=True)
     assert is_patched(loaded)
     assert not information["missing_keys"]
+    assert not information["unexpected_keys"]  # which Transformers would print
     config = AutoConfig.from_pretrained(tmp_path)
     load_pretrained(AutoModel, tmp_path, config=config)
     assert config.sparse_attn == model.config.sparse_attn  # the caller's config is not changed

@@ -1,7 +1,5 @@
 """The page in a headless Chromium: what a reader sees, with mouse, keyboard and finger."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +16,6 @@ from sparse_attn.inspection import AttentionRecord, record_attention
 from sparse_attn.inspection.page import attention_page
 from tests.hf.families import BERT
 from tests.inspection.page_data import Record
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if CHROMIUM is None:
-    pytest.skip("no chromium is installed", allow_module_level=True)
 
 SIDES = ("softmax", "r-softmax r=0.5")
 TOKENS = [
@@ -49,15 +40,6 @@ class Shown:
 
     page: Any
     records: dict[str, AttentionRecord]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,8 @@ def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.slow
 def test_an_unknown_name_is_one_line_and_code_2() -> None:
     done = run("-m", "sparse_attn", "mappings", "r-softmx", timeout=120)
-    said = "error: mapping='r-softmx' is unknown; did you mean r-softmax, t-softmax, softmax?\n"
+    said = "error: mapping='r-softmx' is unknown; did you mean r-softmax, t-softmax, softmax? Or "
+    said += "import the module of yours first (--import MODULE)\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
@@ -126,7 +127,8 @@ def test_an_unknown_name_is_one_line_and_code_2() -> None:
         (["mappings", "--hlep"], "--hlep: unknown; did you mean --help?"),
         (["inspect", "m", "--maping=softmax"], "--maping: unknown; did you mean --mapping?"),
         (["inspect", "--zzz"], "--zzz: unknown; expected one of -h, --help, --file, --pair, "
-         "--generate, --heads, --mapping, --output, --force, --max-tokens, --trust-remote-code"),
+         "--generate, --heads, --mapping, --output, --force, --max-tokens, --trust-remote-code, "
+         "--import"),
         # an abbreviation may come to mean another option
         (["inspect", "m", "t", "--out", "a.html"], "--out: unknown; did you mean --output?"),
         (["inspect", "m"], "one of the arguments TEXT --file is required; see sparse-attn "

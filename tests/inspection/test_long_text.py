@@ -5,9 +5,7 @@ import csv
 import gzip
 import io
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -185,43 +183,33 @@ def test_a_page_of_8192_tokens_is_below_20_mb() -> None:
     assert 10e6 < len(page.encode()) < 20e6
 
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
-
-
 @pytest.fixture(
     scope="module",
     params=[(1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")],
     ids=lambda given: f"{given[0]} {given[1]}",
 )
-def page(request: Any, found: AttentionSum, tmp_path_factory: Any) -> Iterator[Any]:
+def page(request: Any, browser: Any, found: AttentionSum, tmp_path_factory: Any) -> Iterator[Any]:
     """The page in Chromium, which may report nothing and ask for no other file."""
     width, scheme = request.param
     path: Path = tmp_path_factory.mktemp("page") / "text.html"
     made = text_page(found, WORDS, title="A <title>", mapping="sparsemax", generated=3)
     path.write_text(made, encoding="utf-8")
-    with sync_api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        size = {"width": width, "height": 900}
-        context = browser.new_context(viewport=size, color_scheme=scheme, accept_downloads=True)
-        opened = context.new_page()
-        opened.set_default_timeout(10_000)
-        reports: list[str] = []
-        requests: list[str] = []
-        opened.on("console", lambda message: reports.append(message.text))
-        opened.on("pageerror", lambda error: reports.append(str(error)))
-        opened.on("request", lambda request: requests.append(request.url))
-        opened.goto(path.as_uri())
-        opened.wait_for_selector("#read tbody tr")
-        yield opened
-        assert reports == []
-        others = [url for url in requests if not url.startswith(("data:", "blob:"))]
-        assert others == [path.as_uri()]
-        browser.close()
+    size = {"width": width, "height": 900}
+    context = browser.new_context(viewport=size, color_scheme=scheme, accept_downloads=True)
+    opened = context.new_page()
+    opened.set_default_timeout(10_000)
+    reports: list[str] = []
+    requests: list[str] = []
+    opened.on("console", lambda message: reports.append(message.text))
+    opened.on("pageerror", lambda error: reports.append(str(error)))
+    opened.on("request", lambda request: requests.append(request.url))
+    opened.goto(path.as_uri())
+    opened.wait_for_selector("#read tbody tr")
+    yield opened
+    context.close()
+    assert reports == []
+    others = [url for url in requests if not url.startswith(("data:", "blob:"))]
+    assert others == [path.as_uri()]
 
 
 def choose(page: Any, token: int) -> None:
@@ -240,7 +228,6 @@ def shown_rows(page: Any) -> dict[int, float]:
     return {int(position): float(weight) for _, position, weight, _ in cells}
 
 
-@needs_browser
 def test_clicked_tokens(page: Any, found: AttentionSum) -> None:
     """The table and the shaded tokens are the row, in the sum and in a head."""
     for place, rows in enumerate([found.total, None]):
@@ -266,7 +253,6 @@ def test_clicked_tokens(page: Any, found: AttentionSum) -> None:
     page.select_option("#view", "0")
 
 
-@needs_browser
 def test_search_and_tokens_without_attention(page: Any, found: AttentionSum) -> None:
     page.fill("#search input", "word2")
     assert page.inner_text("#search .note").startswith(
@@ -296,7 +282,6 @@ def test_search_and_tokens_without_attention(page: Any, found: AttentionSum) -> 
     page.uncheck("#unread")
 
 
-@needs_browser
 def test_keys(page: Any) -> None:
     choose(page, 10)
     page.focus("#text")
@@ -306,7 +291,6 @@ def test_keys(page: Any) -> None:
     page.wait_for_function("document.getElementById('query').textContent.startsWith('Token 10:')")
 
 
-@needs_browser
 def test_saved_files(page: Any, found: AttentionSum, tmp_path: Path) -> None:
     page.select_option("#view", "0")
     choose(page, 25)
@@ -328,7 +312,6 @@ def test_saved_files(page: Any, found: AttentionSum, tmp_path: Path) -> None:
     assert "<b>" not in figure
 
 
-@needs_browser
 def test_layout(page: Any) -> None:
     """Nothing is wider than the window, and text is legible on what is below it."""
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -102,6 +102,38 @@ def record(name, error, says, **fields):
     return Wrong(f"record {name}", lambda _: register_mapping(MappingSpec(**spec)), error, says)
 
 
+def plain(function, error, says, name="own", **fields):
+    """A function of rows, whose error names the mapping and the remedy."""
+    return Wrong(
+        f"function: {says}", lambda _: register_mapping(name, **fields)(function), error, says
+    )
+
+
+def required(scores, t):
+    return scores.softmax(-1)
+
+
+def flag(scores, hard=True):
+    return scores.softmax(-1)
+
+
+def dim(scores, dim=-1):
+    return scores.softmax(dim)
+
+
+def several(scores, *t):
+    return scores.softmax(-1)
+
+
+def largest(scores, k=3):
+    return scores.topk(k).values
+
+
+def rooted(scores, valid):
+    weights = (1 + scores.abs().sqrt()) * valid
+    return weights / weights.sum(-1, keepdim=True)
+
+
 def start_on_meta(_):
     with torch.device("meta"):
         Mapping("entmax", alpha=2.0, learn="alpha")
@@ -138,7 +170,7 @@ ROWS = [
       for x in ("a", None, [0.5]) for log in (False, True)),
     of_another_type(next(p for p in PARAMETERS if p.name == "gamma"), "a", log=False),
     *(Wrong(f"{name} of slopes in a list", lambda _, call=call: call(SCORES),
-            TypeError, f"^{name}: expected a floating-point tensor, got list$")
+            TypeError, f"^{name}: expected a floating-point tensor, got list; use torch.as_tensor$")
       for name, call in (("raw_slopes", lambda z: functional.plif(z, [0.5])),
                          ("raw_gain", lambda z: functional.monotone(z, [0.5], [0.5], [0.5])))),
     *(of_another_shape(p, shape) for p in PARAMETERS for shape in [(9,), (3, 1, 1), (2, 3, 1)]),
@@ -171,7 +203,13 @@ ROWS = [
         "a list of scores",
         lambda _: functional.sparsemax([1.0, 2.0]),
         TypeError,
-        "^scores: expected a floating-point tensor, got list$",
+        "^scores: expected a floating-point tensor, got list; use torch.as_tensor$",
+    ),
+    Wrong(
+        "a mask of NumPy",
+        lambda _: functional.sparsemax(SCORES, mask=SCORES.numpy() > 0),
+        TypeError,
+        "^mask: expected a tensor, got ndarray; use torch.as_tensor$",
     ),
     module("top-k-softmax", TypeError, "learn='k'.*can learn sink$", learn="k"),
     module("random-drop-softmax", TypeError, "learn='r'.*can learn sink$", learn="r"),
@@ -252,4 +290,27 @@ ROWS = [
     record("massive", ValueError, "mass='unknown': expected one of one, at most one, free",
            mass="unknown"),
     record("fixed", ValueError, "predicts='t': expected a parameter of fixed", predicts="t"),
+    plain(torch.nn.Softmax(-1), TypeError, "expected a function of scores, got Softmax"),
+    plain(required, TypeError, "^t: expected a parameter with a number as its default, or `val"),
+    plain(flag, TypeError, "^hard=True: expected a parameter with a number"),
+    plain(several, TypeError, r"^\*t: expected a parameter with a number"),
+    plain(dim, TypeError, "^dim: handled for every mapping; leave it out of the function"),
+    plain(flag, ValueError, "^parameters: own has no argument t", parameters=(PARAMETERS[0],)),
+    plain(largest, ValueError, r"^mapping='own': TypeError: topk.*parameters as tensors \(1,\)"),
+    plain(lambda z: z.softmax(-1).sum(-1), ValueError,
+          r"^mapping='own': ValueError: expected the shape of the scores, got \(4, 8\)"),
+    plain(lambda z: torch.from_numpy(z.numpy()), ValueError, "'own': RuntimeError: .*grad"),
+    plain(lambda z: z.square() / z.square().sum(-1, keepdim=True), ValueError,
+          "is not finite for some rows, such as one score, or zeros"),
+    plain(lambda z: z - z.mean(-1, keepdim=True), ValueError, "is negative; return probabilities"),
+    plain(lambda z: z.sigmoid(), ValueError, "rows that sum to .* or pass mass='at most one'"),
+    plain(lambda z: z.softmax(0), ValueError, "rows that sum to"),
+    plain(lambda z: 2 * z.softmax(-1), ValueError, "rows that sum to 2 to 2;", mass="at most one"),
+    plain(lambda z: (z / (1 + z.abs().amax())).softmax(-1), ValueError,
+          "gives a row another result among other rows; use dim=-1"),
+    plain(lambda z: (1 + z.abs()) / (1 + z.abs()).sum(-1, keepdim=True), ValueError,
+          "lets masked scores, which are -inf, change the others; add an argument `valid`"),
+    plain(rooted, ValueError, "has a gradient that is not finite"),
+    plain(lambda z: z.softmax(-1), ValueError, "name='softmax' is already", name="softmax"),
+    plain(lambda z: z.softmax(-1), TypeError, "unexpected keyword argument 'zero'", zero=True),
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from sparse_attn.hf.config import (
     hide,
     patch_of,
 )
+from sparse_attn.hf.entries import with_module
 from sparse_attn.hf.heads.guard import refuse_changed_logits
 from sparse_attn.hf.heads.installing import (
     added_parameters,
@@ -152,7 +153,7 @@ def _describe(root: PreTrainedModel, kept: dict[str, Any]) -> Description:
 
 def _written(held: Mapping, kept: dict[str, Any]) -> dict[str, Any]:
     mapping = held.describe()
-    return {**{name: mapping[name] for name in ("mapping", "params", "learn")}, **kept}
+    return with_module({**{n: mapping[n] for n in ("mapping", "params", "learn")}, **kept})
 
 
 def _head_like(

@@ -19,6 +19,7 @@ from sparse_attn.hf.config import (
     hide,
     patch_of,
 )
+from sparse_attn.hf.entries import with_module
 from sparse_attn.hf.heads.guard import last_call
 from sparse_attn.hf.heads.installing import added_parameters, install_head, remove_head, wrap
 from sparse_attn.hf.hooks import drop_hooks, keep_key
@@ -100,6 +101,7 @@ def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> Non
         hide(root, MULTILABEL)
         return
     made = dict(saved["head"])
+    made.pop("module", None)
     mapping = Mapping(made.pop("mapping"), learn=made.pop("learn"), **made.pop("params"))
     _install(root, mapping=mapping, **made)
 
@@ -134,7 +136,7 @@ def _describe(root: PreTrainedModel, problem_type: str | None) -> Description:
 
 
 def _written(head: MultiLabelHead, problem_type: str | None) -> dict[str, Any]:
-    return {"problem_type": problem_type, "head": head.describe()}
+    return {"problem_type": problem_type, "head": with_module(head.describe())}
 
 
 def _output_layer(root: PreTrainedModel) -> OutputLayer:

@@ -92,12 +92,10 @@ def _compute(
 
 def list_weights(inputs: OperatorInputs, least: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return number (B, H, Q), columns and values of each row's weights above `least`, and NaN."""
-    args = KernelArgs(inputs)
-    out = _empty_out(inputs, args.tensors[0])
-    if not (args.keys and out.numel()):
-        counts, columns, weights = _nothing_kept(out)[:3]
-        return counts.new_zeros(inputs.query.shape[:3]), columns, weights
-    args.point("out", out)
+    args, rows = KernelArgs(inputs), inputs.query.shape[:3]
+    if not (args.keys and rows.numel()):
+        counts, columns, weights = _nothing_kept(args.tensors[0])[:3]
+        return counts.new_zeros(rows), columns, weights
     return args.list_weights(least)
 
 

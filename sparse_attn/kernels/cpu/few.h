@@ -24,6 +24,9 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
   if (!map.few.floor || a.softcap > 0 || patience-- > 0) return false;
   patience = 8, spoiled = false;
   int64_t size = 0;
+  const bool trained = a.found && !a.keep_weights;
+  const double most = MOST * keys.width;
+  const double limit = trained ? std::min(most, MOST_TRAINED) : most;
   for (int64_t i = 0; i < rows; i++) {
     Row<T> row = make_row(h, scores + i * stride, nullptr, keys.width);
     bool bad = keys.width && survey(row);
@@ -37,7 +40,7 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
     pick(row, b, h, start + i, n, keys, found[i]);
     size += found[i].size;
     // the first rows decide, because giving up later costs more than somewhat too many entries
-    if (size > (i < TRIED ? MOST * std::max<int64_t>(i + 1, 4) : ROOM * a.tile_rows) * keys.width)
+    if (size > limit * (i < TRIED ? std::max<int64_t>(i + 1, 4) : ROOM / MOST * a.tile_rows))
       return false;
   }
   for (int64_t i = 0; i < rows && a.statistics && keys.width; i++)

@@ -170,7 +170,7 @@ class KernelArgs(ctypes.Structure):
         return found, columns, scores
 
     def list_weights(self, least: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute `out`; return the weights above `least`.
+        """Compute the weights above `least`, and no `out`.
 
         Returns their number in each row, (B, H, Q); their columns and values, (entries,), row by
         row.

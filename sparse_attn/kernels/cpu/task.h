@@ -332,7 +332,7 @@ template <class T> struct Task {
     if (a.found && !a.keep_weights) keep_found(b, h, start, rows, sparse);
     for (int64_t i = 0; i < rows && keys.width && !sparse; i++)
       map_row(b, h, start + i, scores + i * stride, nullptr, keys);
-    if (a.keep_weights) keep_weights(b, h, start, rows, sparse, keys);
+    if (a.keep_weights) return keep_weights(b, h, start, rows, sparse, keys);
     if (sparse) {
       multiply_few(rows);
     } else {

@@ -48,7 +48,7 @@ def test_it_prints_the_table_and_writes_the_page(
     assert figures == {"zeros.png", "heads.png", "layers.png", "loss.png"}
     assert all(name in page for name in figures)
     assert [line["step"] for line in record["loss"]] == [10, 20]
-    assert re.search(r"time of a forward pass / softmax's \| \d+\.\d\d", page)
+    assert re.search(r"time of a forward pass / the unpatched model's \| \d+\.\d\d", page)
     main(words)
     assert capsys.readouterr().out == told[told.index(table(record).caption) :]
 

@@ -12,6 +12,7 @@ import torch
 from engine.sweep.config import Resources
 from engine.sweep.pool import Failure, Pool, environments
 from engine.sweep.run import make_pool
+from sparse_attn.system import imports
 from tests.commands import run
 from tests.engine.sweep import jobs
 from tests.marks import slow, soak
@@ -132,6 +133,55 @@ def test_ctrl_c_is_quiet(tmp_path: Path, when: list[str]) -> None:
     (tmp_path / "stopped.py").write_text(STOPPED)
     done = run(tmp_path / "stopped.py", tmp_path / "seen", *when, timeout=120)
     assert (done.stdout, done.stderr) == ("stopped\n", "")
+
+
+SCRIPT = """
+import sys
+from engine.sweep.config import Resources
+from engine.sweep.run import make_pool
+
+def work(job):
+    return __name__
+
+def start():
+    todo = [0]
+    with make_pool(work, Resources(gpus_per_run=0)) as pool:
+        for job, outcome in pool.results(lambda: todo, lambda running: None):
+            print(outcome)
+            todo.clear()
+
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_each_run_would_start_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + "if len(sys.argv) == 1:\n    start()\n")
+    done = run(script, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"ValueError: {script}, line 17: every run is a process that imports this script, and "
+        'would start the runs again; move this line below `if __name__ == "__main__":`'
+    )
+    script.write_text(
+        SCRIPT + 'try:\n    if __name__ == "__main__":\n        start()\nfinally: pass'
+    )
+    done = run(script, timeout=120)
+    assert (done.stdout, done.stderr) == ("__mp_main__\n", "")
+
+
+@places
+def test_modules_of_the_command_are_imported_by_its_runs(
+    place: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_a_user.py").touch()
+    monkeypatch.setattr(imports, "_names", [str(tmp_path / "of_a_user.py")])
+    by_value = eval("lambda job: modules(job)", {"modules": jobs.modules})
+    with make_pool(jobs.modules if place is HERE else by_value, place) as pool:
+        assert "of_a_user" in outcomes_of(pool, 1)[0]
+    monkeypatch.setattr(imports, "_names", ["no_such_module"])
+    with make_pool(jobs.modules if place is HERE else by_value, place) as pool:
+        assert "--import no_such_module: there is no" in outcomes_of(pool, 1)[0].error
 
 
 @places

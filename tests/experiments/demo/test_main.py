@@ -1,4 +1,4 @@
-"""The command: its help, what it replaces, and Ctrl+C."""
+"""The command: its help, the folder it writes to, and Ctrl+C."""
 
 import os
 import signal
@@ -28,13 +28,14 @@ finally:
     assert told.endswith("set()\n")
 
 
-def test_an_earlier_demo_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_demo_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "FOLDER", tmp_path / "demo")
-    monkeypatch.setattr(demo, "act", lambda: None)
+    monkeypatch.setattr(demo, "act", lambda folder: (folder / "report.html").touch())
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "demo/softmax").mkdir(parents=True)
-    demo.main([])
-    assert list((tmp_path / "demo").iterdir()) == []
+    for _ in range(3):
+        demo.main([])
+    made = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.html"))
+    assert made == ["demo-2/report.html", "demo-3/report.html", "demo/report.html"]
 
 
 @pytest.mark.slow
@@ -43,7 +44,7 @@ def test_interrupted_training_ends_in_one_line_and_leaves_no_process(tmp_path: P
 from pathlib import Path
 from experiments.demo import __main__ as demo
 demo.FOLDER = Path({str(tmp_path)!r}, "demo")
-demo.act = lambda: demo.train("softmax")
+demo.act = lambda folder: demo.train("softmax", folder / "softmax")
 demo.main([])
 """
     with subprocess.Popen(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.demo import reading
 from experiments.demo.page import forgetting, make_page, retrieval_table, training_table
 from experiments.demo.retrieval import settings
 from sparse_attn.comparison.measure import CONTROL
@@ -57,6 +58,17 @@ def test_page(tmp_path: Path) -> None:
     report = make_page(RECORD, RUNS[:2]).write(tmp_path)
     assert report.path.read_text().count("<table") == 2
     assert (tmp_path / "forgetting.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_page_with_a_language_model(tmp_path: Path) -> None:
+    record = json.loads((ROOT / "results/compare/smollm2-wikitext-4096.json").read_text())
+    report = make_page(RECORD, RUNS[:2], record).write(tmp_path)
+    assert report.path.read_text().count("<table") == 3
+
+
+def test_without_the_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MODEL", "not_installed")
+    assert reading.read(tmp_path) is None
 
 
 def test_training_table() -> None:
