@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from sparse_attn.evaluation.rows import SUFFIXES, column_names
@@ -34,9 +34,9 @@ class Given:
     pairs: Path | None
     task: str | None
     data_dir: Path | None
-    text_columns: str | None
-    label_column: str | None
     trust_remote_code: bool
+    text_columns: str | None = field(default=None, kw_only=True)
+    label_column: str | None = field(default=None, kw_only=True)
 
     @property
     def uses_hub(self) -> bool:

@@ -15,6 +15,7 @@ from engine.sweep.results import Results
 from glue.__main__ import EXPERIMENT, main
 from glue.check import CheckConfig
 from glue.config import RunConfig
+from glue.data import described
 from glue.plan import make_plan
 from glue.sweep import SweepConfig
 from glue.train import seconds
@@ -75,6 +76,17 @@ def test_labels_or_scores(labels: Any, expected: Any, tmp_path: Path) -> None:
     task = task_of_files((file,), ("premise",), "verdict")
     assert task.labels == expected
     assert task.regression == (expected is None)
+
+
+def test_what_a_file_was_taken_for_is_said(tmp_path: Path) -> None:
+    file = label_file(tmp_path / "a.csv", [n / 8 for n in range(40)])
+    other = label_file(tmp_path / "b.csv", [0.5, 1.5])
+    task = task_of_files((file, other), ("premise",), "verdict")
+    assert described(task, load_task(task)) == "a: a regression, 0 to 4.875"
+    file = label_file(tmp_path / "c.csv", ["x", "y"] * 5)
+    task = task_of_files((file,), ("premise",), "verdict")
+    said = "c: 2 labels: x, y; a tenth of its rows is held out to evaluate on"
+    assert described(task, load_task(task)) == said
 
 
 def test_labels_of_json_are_spelled_as_in_the_file(tmp_path: Path) -> None:
