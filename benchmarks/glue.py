@@ -36,7 +36,6 @@ from glue.model import load_model
 from glue.scoring import compute_metrics
 from glue.trainer import training_arguments
 from sparse_attn.evaluation.data import load_task
-from sparse_attn.evaluation.tasks import get_task
 from sparse_attn.hf.opening import resolve_model
 
 RECIPE, OURS = "recipe", "ours softmax"
@@ -241,7 +240,7 @@ def recipe(config: RunConfig) -> Trainer:
 
     It is Transformers' examples/pytorch/text-classification/run_glue.py.
     """
-    task = get_task(config.task)
+    task = config.task_of_run()
     data = subset(load_task(task, config.data_dir), config.train_rows, config.selection)
     set_seed(config.train.seed)
     path = resolve_model(config.model)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -194,8 +195,14 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
         (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
-    def search(self, sweep: SweepT, resources: Resources) -> Records:
-        """Do every run of a sweep that has no record yet; raise the errors of `run_sweep`."""
+    def search(self, sweep: SweepT, resources: Resources, *, checked: bool = False) -> Records:
+        """Do every run of a sweep that has no record yet; raise the errors of `run_sweep`.
+
+        Args:
+            sweep: the sweep.
+            resources: machine or cluster that does the runs.
+            checked: whether `forecast` has checked the sweep.
+        """
         from engine.sweep.run import run_sweep
 
         plan = self.plan(sweep)
@@ -205,7 +212,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             plan,
             partial(execute, self.name),
             resources,
-            check=partial(self.check, sweep, plan),
+            check=None if checked else partial(self.check, sweep, plan),
             fresh=self.fresh(sweep),
         )
 
@@ -338,14 +345,19 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             print(f"records in {folder}: {found}")
             words = [str(folder), *import_options(imported())]
             print(f"next: {self.program.prog} report {shlex.join(words)}")
-            if count["failed"]:
-                sys.exit("error: some runs failed; run the same command to retry them")
+            exit_if_failed(records)
 
 
 def _pack(config: PackConfig) -> None:
     from engine.sweep.records import pack
 
     print(f"records: {pack(Path(config.results_dir))}")
+
+
+def exit_if_failed(records: Records) -> None:
+    """Exit with code 1 if runs of a sweep failed."""
+    if any(record.status == "failed" for record in records.by_hash.values()):
+        sys.exit("error: some runs failed; run the same command to retry them")
 
 
 def execute(name: str, run: PlannedRun) -> dict[str, Any]:
@@ -357,14 +369,17 @@ def execute(name: str, run: PlannedRun) -> dict[str, Any]:
     """
     from sparse_attn.evaluation.predictions import DivergedError
 
+    started = time.perf_counter()
     experiment = _experiment(name)
     with tempfile.TemporaryDirectory() as folder:
         config = replace(run.config, output_dir=f"{folder}/run")
         try:
-            results = experiment.assemble(config).perform(None)
+            parts = experiment.assemble(config)
+            startup = time.perf_counter() - started
+            results = parts.perform(None)
         except DivergedError:
             return {"status": "diverged", "error": traceback.format_exc()}
-    return {"status": "finished", "results": results}
+    return {"status": "finished", "results": {**results, "startup_seconds": startup}}
 
 
 def _seconds(name: str, run: PlannedRun) -> float | None:

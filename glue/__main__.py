@@ -5,20 +5,38 @@ Run as:
     python -m glue train --config configs/glue/mrpc.yaml --mapping.params.r 0.2 --train.seed 1
     python -m glue sweep --config configs/glue/table2.yaml
     python -m glue report runs/table2
+    python -m glue check --train_file pairs.csv --text_columns premise,hypothesis \\
+        --label_column verdict --mappings entmax:alpha=1.5
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.experiment import Experiment
+from engine.command import Command
+from engine.config import ReportConfig
+from engine.experiment import Experiment, exit_if_failed
+from engine.sweep.config import Resources
+from glue.check import CheckConfig
 from glue.config import RunConfig
 from glue.sweep import SweepConfig
 
 if TYPE_CHECKING:
     from engine.sweep.plan import SweepPlan
+
+
+def check(config: CheckConfig, resources: Resources) -> None:
+    """Forecast the sweep of a check, run it, and report."""
+    sweep = config.sweep()
+    print("\n".join(EXPERIMENT.forecast(sweep, resources)), flush=True)
+    if resources.dry_run:
+        return
+    records = EXPERIMENT.search(sweep, resources, checked=True)
+    print(EXPERIMENT.report(ReportConfig(sweep.output_dir)))
+    exit_if_failed(records)
 
 
 class Glue(Experiment[RunConfig, SweepConfig]):
@@ -37,6 +55,25 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         "What the runs show: report.html, report.md and report.csv.",
     )
     run, sweep, module = RunConfig, SweepConfig, "train"
+    further = (
+        Command(
+            "check",
+            "does a mapping hurt on your data?",
+            "Softmax and other mappings on your labelled file: three learning rates on held-out "
+            "training rows, then three seeds of the best. Estimates the time first; after a kill, "
+            "the same command continues.",
+            (CheckConfig, Resources),
+            work=check,
+        ),
+    )
+
+    def prepare(self, config: RunConfig) -> Any:
+        run = super().prepare(config)
+        if config.files and self.is_main_process:
+            from glue.data import described
+
+            print(described(run.task, run.data))
+        return run
 
     @property
     def is_main_process(self) -> bool:
@@ -79,9 +116,10 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         check_sweep(sweep, plan)
 
     def seconds(self, config: RunConfig) -> float | None:
+        started = time.perf_counter()
         from glue.train import seconds
 
-        return seconds(config)
+        return seconds(config, started)
 
     def main(self, arguments: list[str] | None = None) -> None:
         super().main(arguments)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from engine.config import ScheduleConfig, check_fields, valid_seed
 from engine.types import PreTrainedModel, SparsitySchedule
-from sparse_attn.evaluation.tasks import get_task
+from sparse_attn.evaluation.labelled_files import digest, task_of_files
+from sparse_attn.evaluation.rows import column_names
+from sparse_attn.evaluation.tasks import Task, get_task
 from sparse_attn.reports.text import listing, plain
 from sparse_attn.system.hub import is_hub_id
 
 SAVED = "saved"  # stands for the mappings that a model was saved with
-# fields that may differ between a run and its continuation: places, and what is kept
-FREE = ("output_dir", "data_dir", "resume", "keep_model", "report_to")
 
 
 @dataclass(frozen=True)
@@ -124,26 +125,77 @@ class TrainConfig:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelledFiles:
+    """Your labelled files.
+
+    Args:
+        train_file: your .csv, .tsv, .json or .jsonl file, with an example in each row.
+        validation_file: another one to evaluate on; by default a tenth of train_file is held out.
+        text_columns: the one or two columns with the texts, such as premise,hypothesis.
+        label_column: the column with the labels, or with scores that have decimals.
+    """
+
+    train_file: str | None = None
+    validation_file: str | None = None
+    text_columns: str | list[str] | None = None
+    label_column: str | None = None
+
+    def check_source(self, key: str) -> None:
+        """Raise ValueError unless either train_file or the field `key` names what to train on."""
+        if self.train_file is None:
+            for name in FILES:
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}={getattr(self, name)!r}: needs train_file")
+            if getattr(self, key) is None:
+                raise ValueError(f"{key}: missing; or name your labelled file as train_file")
+            return
+        for name in (key, "data_dir"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}: not beside train_file; leave one of them out"
+                )
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The labelled files: none, one to train on, or another one to evaluate on too."""
+        given = (self.train_file, self.validation_file)
+        return tuple(Path(file) for file in given if file is not None)
+
+    def task_of_files(self) -> Task | None:
+        """Return the task of the labelled files, None without any; raise as `task_of_files`."""
+        if not self.files:
+            return None
+        return task_of_files(self.files, column_names(self.text_columns), self.label_column)
+
+
+FILES = tuple(field.name for field in fields(LabelledFiles))
+# fields that may differ between a run and its continuation: places, and what is kept; labelled
+# files count by their content
+FREE = ("output_dir", "data_dir", "resume", "keep_model", "report_to", *FILES)
+
+
 def recorded(config: Any, free: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields of a run or a sweep that identify it, without `free` ones.
 
     A field that older records lack is left out at its default, so that their hashes stay valid.
     """
     content = {key: value for key, value in asdict(config).items() if key not in free}
-    if content["limit"] is None:
-        del content["limit"]
+    for name in ("limit", *FILES):
+        if name in content and content[name] is None:
+            del content[name]
     if content["train"]["dtype"] == TrainConfig.dtype:
         del content["train"]["dtype"]
     return content
 
 
-@dataclass(frozen=True)
-class RunConfig:
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(LabelledFiles):
     """One fine-tuning run.
 
     Args:
         task: one of GLUE's nine (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI), or a YAML
-            file that describes your own.
+            file that describes your own; not beside train_file.
         model: hub id, folder, or pkg://package/folder for weights in an installed package.
         output_dir: where results.json, the model, checkpoints and the TensorBoard log go.
         data_dir: folder of the GLUE download (RTE/train.tsv and so on); the hub by default.
@@ -161,7 +213,7 @@ class RunConfig:
         train: how to train.
     """
 
-    task: str
+    task: str | None = None
     model: str
     output_dir: str
     data_dir: str | None = None
@@ -176,6 +228,7 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
+        self.check_source("task")
         fits = self.selection is None or 0 < self.selection < 1
         check_fields(
             self,
@@ -186,14 +239,20 @@ class RunConfig:
     @property
     def uses_hub(self) -> bool:
         """Whether data or model come from the hub."""
-        return is_hub_id(self.model) or (self.data_dir is None and get_task(self.task).root is None)
+        return is_hub_id(self.model) or (self.data_dir is None and self.task_of_run().root is None)
+
+    def task_of_run(self) -> Task:
+        """Return the task; raise the errors of `get_task` and `task_of_files`."""
+        return self.task_of_files() or get_task(self.task or "")
 
     def comparable(self) -> dict[str, Any]:
         """Return the settings that determine the result; equal ones mean the same run."""
         content = recorded(self, FREE)
-        task = get_task(self.task)
+        task = self.task_of_run()
         if task.root is not None:
             # identify a custom task by its content, not its path
             own = {key: value for key, value in asdict(task).items() if key != "root"}
             content["task"] = json.loads(json.dumps(own))
+        if self.files:
+            content["sha256"] = [digest(file) for file in self.files]
         return content

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datasets
 
-ROW = "row"
+from sparse_attn.evaluation.data import ROW
+from sparse_attn.evaluation.tasks import HELD_OUT, Task
 
 
 def subset(
@@ -22,7 +23,11 @@ def subset(
         ValueError: too few rows, or training or held-out rows would be empty.
     """
     data = datasets.DatasetDict(
-        {split: part.add_column(ROW, list(range(len(part)))) for split, part in data.items()}
+        {
+            # rows that were held out know their places in the file
+            split: part if ROW in part.features else part.add_column(ROW, list(range(len(part))))
+            for split, part in data.items()
+        }
     )
     if limit is not None:
         for split, part in data.items():
@@ -48,3 +53,26 @@ def subset(
             "selection": train.select(range(held_out)),
         }
     )
+
+
+def refuse_same_rows(data: datasets.DatasetDict, task: Task) -> None:
+    """Raise ValueError if a dev set has the rows of the training set, which would be no test."""
+    train = data["train"]
+    for split, rows in data.items():
+        if split != "train" and len(rows) == len(train) and rows[:] == train[:]:
+            raise ValueError(
+                f"{task.name}: the rows of {split} ({task.splits[split]}) are those of train "
+                f"({task.splits['train']}), so the score would be of rows that were learned; give "
+                f"other rows, or leave {split} out, and a tenth of train is held out"
+            )
+
+
+def described(task: Task, data: datasets.DatasetDict) -> str:
+    """Return what labelled files were taken for, such as `pairs: 2 labels: no, yes`."""
+    if task.labels is None:
+        scores = data["train"]["label"][:]
+        kind = f"a regression, {min(scores):g} to {max(scores):g}"
+    else:
+        kind = f"{len(task.labels)} labels: {', '.join(task.labels)}"
+    held_out = "; a tenth of its rows is held out to evaluate on" * (HELD_OUT in task.dev_splits)
+    return f"{task.name}: {kind}{held_out}"

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from engine.sweep.config import FIRST_TRIAL_SEED
 from engine.sweep.plan import Cell, SweepPlan, best_of, grid
-from glue.config import MappingConfig, RunConfig
+from glue.config import FILES, MappingConfig, RunConfig
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 
 
 def make_plan(sweep: SweepConfig) -> SweepPlan:
     """Plan trials and then final runs under the fair protocol, or one grid under the paper's."""
-    tasks = dict(zip(sweep.task_names, sweep.tasks, strict=True))
+    # labelled files are one task, which is not given by name
+    tasks = dict(zip(sweep.task_names, sweep.tasks or [None], strict=True))
     runs = _trials if sweep.protocol == "fair" else _grid
     cells: dict[Cell, list[RunConfig]] = {
         (name, mapping): list(runs(sweep, tasks[name], sweep.mappings[mapping]))
@@ -25,7 +26,9 @@ def make_plan(sweep: SweepConfig) -> SweepPlan:
     return best_of(cells, _final, sweep.seeds) if sweep.protocol == "fair" else grid(cells)
 
 
-def _trials(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
+def _trials(
+    sweep: SweepConfig, task: str | None, candidate: CandidateConfig
+) -> Iterator[RunConfig]:
     """Yield the trials; learning rates, seeds (equal for every mapping) and values take turns."""
     rates, combinations = sweep.learning_rates, candidate.combinations
     # a fixed order, unrelated to that of the learning rates
@@ -44,7 +47,7 @@ def _final(best: RunConfig, seed: int) -> RunConfig:
     return replace(best, selection=None, evaluate="end", train=replace(best.train, seed=seed))
 
 
-def _grid(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator[RunConfig]:
+def _grid(sweep: SweepConfig, task: str | None, candidate: CandidateConfig) -> Iterator[RunConfig]:
     """Yield every learning rate with every value of the parameters, for every seed."""
     points = itertools.product(range(sweep.seeds), sweep.learning_rates, candidate.combinations)
     for seed, rate, params in points:
@@ -52,11 +55,12 @@ def _grid(sweep: SweepConfig, task: str, candidate: CandidateConfig) -> Iterator
 
 
 def _config(
-    sweep: SweepConfig, task: str, mapping: MappingConfig, learning_rate: float, seed: int
+    sweep: SweepConfig, task: str | None, mapping: MappingConfig, learning_rate: float, seed: int
 ) -> RunConfig:
-    own = sweep.tasks[task] or TaskConfig()
+    own = (sweep.tasks[task] if sweep.tasks and task else None) or TaskConfig()
     train = replace(sweep.train, learning_rate=learning_rate, seed=seed)
     return RunConfig(
+        **{name: getattr(sweep, name) for name in FILES},
         task=task,
         model=sweep.model,
         output_dir="",

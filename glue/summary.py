@@ -9,7 +9,7 @@ from typing import Any
 from glue.config import RunConfig
 from glue.scoring import baseline
 from sparse_attn.cli.programs import command_of
-from sparse_attn.evaluation.tasks import Task, get_task
+from sparse_attn.evaluation.tasks import Task
 from sparse_attn.reports.table import Table, plain
 from sparse_attn.reports.text import NOTHING
 from sparse_attn.system.imports import import_options, imported
@@ -21,7 +21,7 @@ def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
 
     The baseline always predicts the most frequent label of the evaluated set.
     """
-    task = get_task(config.task)
+    task = config.task_of_run()
     labels = {split: found["labels"] for split, found in results["predictions"].items()}
     rows = []
     for split, found in labels.items():

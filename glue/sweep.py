@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.config import ScheduleConfig, check_fields, check_labels, check_rates
-from glue.config import MappingConfig, TrainConfig, recorded
-from sparse_attn.evaluation.tasks import get_task
+from glue.config import LabelledFiles, MappingConfig, TrainConfig, recorded
+from sparse_attn.evaluation.tasks import Task, get_task
 from sparse_attn.system.hub import is_hub_id
 
 BASELINE = "softmax"
@@ -79,14 +79,14 @@ class CandidateConfig:
         return all(target is not None and target.initial != target.final for target in targets)
 
 
-@dataclass(frozen=True)
-class SweepConfig:
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig(LabelledFiles):
     """A sweep.
 
     Args:
         model: hub id, folder, or pkg://package/folder for weights in an installed package.
         output_dir: folder for sweep.json and one record per run.
-        tasks: name (or YAML file) of each task, with its own settings.
+        tasks: name (or YAML file) of each task, with its own settings; not beside train_file.
         mappings: a label for each mapping, and its settings. `softmax` is the baseline.
         learning_rates: values to try.
         protocol: fair: every mapping is ramped and gets the same number of trials on held-out
@@ -105,7 +105,7 @@ class SweepConfig:
 
     model: str
     output_dir: str
-    tasks: dict[str, TaskConfig | None]
+    tasks: dict[str, TaskConfig | None] | None = None
     mappings: dict[str, CandidateConfig]
     learning_rates: list[float]
     protocol: Literal["fair", "paper"] = "fair"
@@ -117,6 +117,7 @@ class SweepConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
+        self.check_source("tasks")
         self._check_numbers()
         names = self.task_names
         if len(set(names)) < len(names):
@@ -134,7 +135,7 @@ class SweepConfig:
         check_rates(self, seed="seeds")
         check_fields(
             self,
-            tasks=(bool(self.tasks), "at least one"),
+            tasks=(self.tasks != {}, "at least one"),
             trials=(
                 self.protocol == "paper" or self.trials >= len(self.learning_rates),
                 f"at least one for each of the {len(self.learning_rates)} learning_rates",
@@ -173,13 +174,18 @@ class SweepConfig:
     @property
     def uses_hub(self) -> bool:
         """Whether data or model come from the hub."""
-        from_files = self.data_dir is not None or all(get_task(task).root for task in self.tasks)
+        from_files = self.data_dir is not None or all(task.root for task in self._tasks)
         return is_hub_id(self.model) or not from_files
 
     @property
     def task_names(self) -> list[str]:
         """Return the names of the tasks; a task from a YAML file is not named by its path."""
-        return [get_task(task).name for task in self.tasks]
+        return [task.name for task in self._tasks]
+
+    @property
+    def _tasks(self) -> list[Task]:
+        labelled = self.task_of_files()
+        return [labelled] if labelled else [get_task(task) for task in self.tasks or ()]
 
     def content(self) -> dict[str, Any]:
         """Return the content of sweep.json: the settings that a continued sweep must keep."""

@@ -29,15 +29,15 @@ from transformers.utils.logging import disable_progress_bar
 from engine.config import ScheduleConfig
 from engine.sweep.plan import SweepPlan
 from glue.config import RunConfig, TrainConfig
-from glue.data import ROW, subset
+from glue.data import described, refuse_same_rows, subset
 from glue.model import check_length, encode, load_model, load_tokenizer
 from glue.scoring import compute_metrics
 from glue.sweep import SweepConfig
 from glue.trainer import EpochTrainer, training_arguments
 from sparse_attn import SparsitySchedule, SparsityScheduleCallback
-from sparse_attn.evaluation.data import load_task
+from sparse_attn.evaluation.data import ROW, load_task
 from sparse_attn.evaluation.predictions import DivergedError, predictions_of
-from sparse_attn.evaluation.tasks import Task, get_task
+from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from sparse_attn.hf.opening import resolve_model
 from sparse_attn.system.files import disk_errors
@@ -146,7 +146,7 @@ def assemble(config: RunConfig) -> Run:
     disable_progress_bar()
     enable_progress_bars()
     schedule = config.mapping.schedule_of_run()
-    task = get_task(config.task)
+    task = config.task_of_run()
     data = load_data(config, task)
     set_seed(config.train.seed)
     path = resolve_model(config.model)
@@ -170,18 +170,22 @@ def assemble(config: RunConfig) -> Run:
 def load_data(config: RunConfig, task: Task) -> DatasetDict:
     """Return the rows for training and evaluation; raise the errors of `assemble`."""
     data = load_task(task, config.data_dir)
+    refuse_same_rows(data, task)
     return subset(data, config.train_rows, config.selection, config.limit)
 
 
 def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
-    """Raise, before the first run starts, any error that its mapping, data or model would raise."""
+    """Raise, before the first run starts, any error that its mapping, data or model would raise.
+
+    Print what labelled files were taken for.
+    """
     warn_of_slow_bf16(sweep.train)
     path = resolve_model(sweep.model)
-    for name, own in sweep.tasks.items():
-        task = get_task(name)
-        rows = own.train_rows if own else None
-        held_out = sweep.selection if sweep.protocol == "fair" else None
-        subset(load_task(task, sweep.data_dir), rows, held_out, sweep.limit)
+    for config in {task: runs[0].config for (task, _), runs in plan.first.items()}.values():
+        task = config.task_of_run()
+        data = load_data(config, task)
+        if config.files:
+            print(described(task, data))
         model = load_model(path, task)
         check_length(sweep.train.max_length, model.config, load_tokenizer(path))
     for (_, label), runs in plan.first.items():
@@ -204,9 +208,14 @@ def warn_of_slow_bf16(train: TrainConfig) -> None:
         )
 
 
-def seconds(config: RunConfig) -> float | None:
-    """Estimate the seconds of a run from a few steps and rows; None if they diverge."""
-    train, task = config.train, get_task(config.task)
+def seconds(config: RunConfig, started: float) -> float | None:
+    """Estimate the seconds of a run from a few steps and rows; None if they diverge.
+
+    Args:
+        config: the run.
+        started: `time.perf_counter()` when this process began to import what a run needs.
+    """
+    train, task = config.train, config.task_of_run()
     sizes = {split: len(rows) for split, rows in load_data(config, task).items()}
     with TemporaryDirectory() as folder:
         short = replace(
@@ -227,7 +236,8 @@ def seconds(config: RunConfig) -> float | None:
     evaluation = (took["total"] - took["train"]) * max(
         size / rows[split] for split, size in sizes.items()
     )
-    return float(took["train"] / TRIAL_STEPS * steps + rounds * evaluation)
+    startup = time.perf_counter() - started - took["total"]
+    return float(startup + took["train"] / TRIAL_STEPS * steps + rounds * evaluation)
 
 
 def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:

@@ -88,9 +88,13 @@ def _times(
 
 
 def _seconds(results: dict[str, Any]) -> float:
-    """Return the seconds of a run; GLUE also records the training time separately."""
+    """Return the seconds of a run and of its start, which older records lack.
+
+    GLUE also records the training time separately.
+    """
     found = results["seconds"]
-    return float(found["total"] if isinstance(found, dict) else found)
+    taken = found["total"] if isinstance(found, dict) else found
+    return float(taken + results.get("startup_seconds", 0.0))
 
 
 def _nearest_existing(folder: Path) -> Path:

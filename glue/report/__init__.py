@@ -9,18 +9,22 @@ from dataclasses import asdict
 from typing import Any
 
 from engine.sweep.results import Results
-from glue.report.page import blocks, overview
+from glue.report.page import blocks, overview, verdicts
 from glue.report.runs import Sweep
 from glue.report.table import Row, make_rows
+from sparse_attn.evaluation.tasks import TASKS
 from sparse_attn.reports.page import Page
+from sparse_attn.reports.text import listing
 
 
 def make_page(results: Results) -> Page:
     """Return the report of a sweep."""
     sweep = Sweep(**vars(results))
     rows = make_rows(sweep)
-    title = f"GLUE sweep {sweep.folder.resolve().name}"
-    return Page(title, blocks(sweep, rows), [overview(sweep, rows)], {"report.csv": _csv(rows)})
+    data = "GLUE" if set(sweep.tasks) & set(TASKS) else f"{listing(sweep.tasks)}:"
+    title = f"{data} sweep {sweep.folder.resolve().name}"
+    shown = overview(sweep, rows) if len(sweep.tasks) > 1 else verdicts(sweep, rows)
+    return Page(title, blocks(sweep, rows), [shown], {"report.csv": _csv(rows)})
 
 
 def _csv(rows: list[Row]) -> str:

@@ -86,6 +86,23 @@ def overview(sweep: Sweep, rows: list[Row]) -> Table:
     )
 
 
+def verdicts(sweep: Sweep, rows: list[Row]) -> Table:
+    """Return the scores of one task and the verdicts on the differences from softmax."""
+    table = _scores(sweep, rows)
+    shown = (
+        "Mapping",
+        "Mean ± sd",
+        "Difference",
+        "95 % interval",
+        "Verdict",
+        "Detectable (one test)",
+    )
+    places = [table.headers.index(header) for header in shown]
+    return table.columns(
+        *places, caption=f"Scores of {rows[0].task} x 100, and differences from softmax."
+    )
+
+
 def _score_with_difference(row: Row) -> str:
     if row.difference is None:
         return text.score(row.mean)

@@ -9,7 +9,7 @@ from engine.sweep.results import Results
 
 
 class Sweep(Results):
-    """A complete or partial GLUE sweep."""
+    """A complete or partial sweep."""
 
     @property
     def fair(self) -> bool:

@@ -13,6 +13,10 @@ from sparse_attn.comparison.options import MAPPINGS, PAIRS, TEXTS, Given, Option
 from sparse_attn.system.hub import go_offline_if_unreachable
 
 OptionsT = TypeVar("OptionsT", bound=Given)
+COLUMNS_OF = {
+    "text_columns": "a .tsv, .csv, .json or .jsonl file",
+    "label_column": "--pairs, or a labelled file as --task",
+}
 DESCRIPTION = """Swap softmax for other mappings in the attention of a pretrained model, train
 nothing, and print what that costs: for each mapping its exact zeros, its agreement with
 softmax, its quality where there are labels, and the same for as many zeros at random, with
@@ -44,7 +48,7 @@ def add_to(commands: Any) -> None:
     data = parser.add_mutually_exclusive_group(required=True)
     add_texts(data)
     add_labels(data)
-    add_data_dir(parser)
+    add_files(parser)
     parser.add_argument(
         "--mappings",
         default=",".join(MAPPINGS),
@@ -121,11 +125,25 @@ def options_of(given: argparse.Namespace, kind: type[OptionsT]) -> OptionsT:
     options = kind(**{field.name: getattr(given, field.name) for field in fields(kind)})
     for name in ("max_length", "stride", "windows", "needles"):
         _check_count(name, getattr(options, name, None), options)
-    if options.data_dir is not None and options.task is None:
-        raise ValueError(f"--data_dir {options.data_dir}: only for --task; leave it out")
+    if options.data_dir is not None and (options.task is None or options.task_file):
+        what = "a task of GLUE or a YAML file" if options.task_file else "--task"
+        raise ValueError(f"--data_dir {options.data_dir}: only for {what}; leave it out")
+    _check_columns(options)
     if given.out is not None and given.out.exists() and not given.out.is_dir():
         raise ValueError(f"--out {given.out}: is a file; name a folder")
     return options
+
+
+def _check_columns(options: Given) -> None:
+    """Raise ValueError for columns without a file that has any."""
+    labelled = options.pairs or options.task_file
+    table = labelled or (options.texts and options.texts.suffix != ".txt")
+    for name, file in (("text_columns", table), ("label_column", labelled)):
+        given = getattr(options, name)
+        if given is not None and not file:
+            raise ValueError(
+                f"{option_of(name)} {given}: only for {COLUMNS_OF[name]}; leave it out"
+            )
 
 
 def _check_count(name: str, value: int | None, options: Given) -> None:
@@ -167,16 +185,27 @@ def add_labels(group: Any) -> None:
     )
     group.add_argument(
         "--task",
-        help="a task of GLUE, or a YAML file as in docs/glue.md; MODEL is a classifier for it, and "
-        "its (first) dev set is used",
+        help="a task of GLUE, a YAML file as in docs/glue.md, or a labelled .tsv, .csv, .json or "
+        ".jsonl file with --text-columns and --label-column; MODEL is a classifier for it, and its "
+        "(first) dev set is used, of a labelled file the tenth that `glue train` holds out",
     )
 
 
-def add_data_dir(parser: LineParser) -> None:
-    """Add --data_dir."""
+def add_files(parser: LineParser) -> None:
+    """Add --data_dir, --text-columns and --label-column."""
     parser.add_argument(
         "--data_dir",
         type=Path,
         metavar="FOLDER",
         help="of --task: the GLUE download (MRPC/dev.tsv); the hub by default",
+    )
+    parser.add_argument(
+        "--text-columns",
+        metavar="NAME[,NAME]",
+        help=f"the columns that hold the texts, for {COLUMNS_OF['text_columns']}",
+    )
+    parser.add_argument(
+        "--label-column",
+        metavar="NAME",
+        help=f"the column that holds the labels or scores, for {COLUMNS_OF['label_column']}",
     )

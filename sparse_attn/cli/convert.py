@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sparse_attn.cli.compare import add_data_dir, add_labels, add_model, add_texts, options_of
+from sparse_attn.cli.compare import add_files, add_labels, add_model, add_texts, options_of
 from sparse_attn.cli.errors import input_errors, interruption
 from sparse_attn.conversion.options import LEAST, Options
 from sparse_attn.system.hub import go_offline_if_unreachable
@@ -69,7 +69,7 @@ def add_to(commands: Any) -> None:
     more = f"; at least {LEAST} to learn from, besides those that quality is measured on"
     add_texts(made, more, required=True)
     add_labels(made.add_mutually_exclusive_group())
-    add_data_dir(made)
+    add_files(made)
     made.add_argument(
         "--out", type=Path, required=True, metavar="FOLDER", help="new, or of the same command"
     )

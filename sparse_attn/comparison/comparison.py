@@ -58,7 +58,9 @@ def compare(options: Options) -> dict[str, Any]:
     started = time.perf_counter()
     mappings = {"softmax": Mapping("softmax"), **_mappings(options.mappings)}
     data = None if options.in_windows else read_data(options)
-    text = read_long_text(options.texts) if options.in_windows and options.texts else None
+    text = None
+    if options.in_windows and options.texts:
+        text = read_long_text(options.texts, options.columns)
     reader = open_reader(
         options.model,
         embed=options.pairs is not None,

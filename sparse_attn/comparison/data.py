@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparse_attn.comparison.options import PAIRS, TEXTS, Given
 from sparse_attn.evaluation.data import load_task, read_split
+from sparse_attn.evaluation.labelled_files import task_of_files
 from sparse_attn.evaluation.metric import METRICS
 from sparse_attn.evaluation.predictions import predictions_of
 from sparse_attn.evaluation.rows import SUFFIXES, number_of, read_lines, read_rows, text_of
@@ -70,11 +71,11 @@ def read_data(options: Given) -> Data:
         ValueError, OSError: what is wrong with the file or the task, and where.
     """
     if options.task is not None:
-        return _read_task(options.task, options.data_dir)
+        return _read_task(options)
     if options.pairs is not None:
-        return read_pairs(options.pairs)
+        return read_pairs(options.pairs, options.columns or PAIR, options.label_column or "score")
     assert options.texts is not None
-    return read_texts(options.texts)
+    return read_texts(options.texts, options.columns)
 
 
 def short(path: Path) -> str:
@@ -82,15 +83,22 @@ def short(path: Path) -> str:
     return "/".join(path.resolve().parts[-2:])
 
 
-def read_texts(path: Path) -> Data:
-    """Read texts, or pairs of texts, from a file; raises as `read_data`."""
+def read_texts(path: Path, columns: Sequence[str] = ()) -> Data:
+    """Read texts, or pairs of texts, from a file; raises as `read_data`.
+
+    Args:
+        columns: one or two; by default `text`, or PAIR.
+    """
     option = _checked("--texts", path, TEXTS, (".txt", *SUFFIXES))
     texts: list[tuple[str, ...]]
     if path.suffix == ".txt":
         texts = [(line.strip(),) for _, line in read_lines(path) if line.strip()]
     else:
-        _, first = next(read_rows(path, ()), ("", {}))
-        columns = PAIR if first.keys() >= {*PAIR} and "text" not in first else ("text",)
+        if not columns:
+            _, first = next(read_rows(path, ()), ("", {}))
+            columns = PAIR if first.keys() >= {*PAIR} and "text" not in first else ("text",)
+        if len(columns) > 2:
+            raise ValueError(f"--text-columns {','.join(columns)}: expected one or two columns")
         texts = [
             tuple(_text(row, where, column) for column in columns)
             for where, row in read_rows(path, columns)
@@ -100,10 +108,10 @@ def read_texts(path: Path) -> Data:
     return Data(texts, short(path))
 
 
-def read_long_text(path: Path) -> tuple[str, str]:
-    """Read a file as one text, and the source's name; raises as `read_data`."""
+def read_long_text(path: Path, columns: Sequence[str] = ()) -> tuple[str, str]:
+    """Read a file as one text, and the source's name; arguments and errors as `read_texts`."""
     if path.suffix != ".txt":
-        found = read_texts(path)
+        found = read_texts(path, columns)
         return "\n\n".join(" ".join(text) for text in found.inputs), found.source
     option = _checked("--texts", path, TEXTS, (".txt", *SUFFIXES))
     text = "\n".join(line for _, line in read_lines(path))
@@ -140,22 +148,30 @@ def perplexity(counts: np.ndarray, nll: np.ndarray) -> float:
     return float(np.exp(nll.sum() / max(1, counts.sum())))
 
 
-def read_pairs(path: Path) -> Data:
+def read_pairs(path: Path, columns: Sequence[str] = PAIR, label: str = "score") -> Data:
     """Read scored pairs, all first texts before all second ones; raises as `read_data`."""
+    if len(columns) != 2:
+        raise ValueError(f"--text-columns {','.join(columns)}: expected two columns for --pairs")
     option = _checked("--pairs", path, PAIRS, SUFFIXES)
     firsts: list[tuple[str]] = []
     seconds: list[tuple[str]] = []
     scores = []
-    for where, row in read_rows(path, (*PAIR, "score")):
-        for texts, column in zip((firsts, seconds), PAIR, strict=True):
+    for where, row in read_rows(path, (*columns, label)):
+        for texts, column in zip((firsts, seconds), columns, strict=True):
             texts.append((_text(row, where, column),))
-        scores.append(number_of(row["score"], where, "score"))
-    _check(scores, option, "score")
+        scores.append(number_of(row[label], where, label))
+    _check(scores, option, label)
     return Data([*firsts, *seconds], short(path), Labels("spearmanr", np.array(scores), _cosines))
 
 
-def _read_task(name: str, folder: Path | None) -> Data:
-    task = get_task(name)
+def _read_task(options: Given) -> Data:
+    name, folder, file = options.task, options.data_dir, options.task_file
+    assert name is not None
+    if file is None:
+        task = get_task(name)
+    else:
+        _checked("--task", file, "of labelled texts", SUFFIXES)
+        task = task_of_files((file,), options.columns, options.label_column)
     split = task.dev_splits[0]
     local = folder is not None or task.root is not None
     rows: Any = read_split(task, folder, split) if local else load_task(task)[split]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from sparse_attn.evaluation.rows import SUFFIXES, column_names
 from sparse_attn.system.hub import is_hub_id
 
 MAPPINGS = (
@@ -34,11 +35,25 @@ class Given:
     task: str | None
     data_dir: Path | None
     trust_remote_code: bool
+    text_columns: str | None = field(default=None, kw_only=True)
+    label_column: str | None = field(default=None, kw_only=True)
 
     @property
     def uses_hub(self) -> bool:
         """Whether model or data may come from the hub."""
-        return is_hub_id(self.model) or (self.task is not None and self.data_dir is None)
+        from_hub = self.task is not None and self.data_dir is None and self.task_file is None
+        return is_hub_id(self.model) or from_hub
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the text columns; empty by default."""
+        return column_names(self.text_columns)
+
+    @property
+    def task_file(self) -> Path | None:
+        """The labelled file that --task names; None for a task of GLUE or a YAML file."""
+        path = None if self.task is None else Path(self.task)
+        return path if path and path.suffix in SUFFIXES else None
 
 
 def option_of(name: str) -> str:

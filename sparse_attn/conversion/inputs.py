@@ -34,7 +34,8 @@ def read_inputs(options: Options) -> Inputs:
         ValueError, OSError: what is wrong with the files, or that there are too few texts.
     """
     assert options.texts is not None
-    found = read_texts(options.texts)
+    # the columns of --pairs are sides of a pair, which is not what the model reads at once
+    found = read_texts(options.texts, () if options.pairs else options.columns)
     texts = found.inputs
     if options.pairs is not None or options.task is not None:
         data = read_data(options)

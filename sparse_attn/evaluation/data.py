@@ -5,29 +5,34 @@ Nothing is dropped or guessed: an unreadable row is an error that names its file
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 
-from sparse_attn.evaluation.rows import number_of, read_rows, text_of
-from sparse_attn.evaluation.tasks import Task
+from sparse_attn.evaluation.rows import number_of, read_rows, text_of, word_of
+from sparse_attn.evaluation.tasks import HELD_OUT, Task
 from sparse_attn.system.hub import load_from_hub
 from sparse_attn.system.paths import safe_join
 
 logger = logging.getLogger(__name__)
 
 HUB = "nyu-mll/glue"
+ROW = "row"  # column with the place of a row in its file, from 0
+SHARE = 0.1  # of the rows of a task without a dev set, held out
 
 
 def load_task(task: Task, data_dir: str | Path | None = None) -> datasets.DatasetDict:
     """Load all splits of a task from data_dir, else from the task's folder, else from the hub."""
     if data_dir is None and task.root is None:
         return _load_hub(task)
-    return datasets.DatasetDict({split: read_split(task, data_dir, split) for split in task.splits})
+    files = {split: _read_file(task, data_dir, split) for split in task.splits}
+    if HELD_OUT in task.dev_splits:
+        return _held_out(files["train"], task)
+    return datasets.DatasetDict(files)
 
 
 def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.Dataset:
@@ -35,6 +40,26 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
 
     A GLUE file is `data_dir/RTE/train.tsv`; `read_rows` describes the formats.
     """
+    if HELD_OUT in task.dev_splits and split in ("train", HELD_OUT):
+        return load_task(task, data_dir)[split]
+    return _read_file(task, data_dir, split)
+
+
+def _held_out(rows: datasets.Dataset, task: Task) -> datasets.DatasetDict:
+    """Hold out SHARE of the rows; the choice depends only on their number."""
+    count = round(SHARE * len(rows))
+    if count == 0:
+        raise ValueError(
+            f"{task.name}: {len(rows)} rows are too few to hold out a tenth of them; give more "
+            "rows, or a file to evaluate on"
+        )
+    order = np.random.default_rng(0).permutation(len(rows))
+    rows = rows.add_column(ROW, list(range(len(rows))))
+    parts = {"train": order[count:], HELD_OUT: order[:count]}
+    return datasets.DatasetDict({name: rows.select(np.sort(part)) for name, part in parts.items()})
+
+
+def _read_file(task: Task, data_dir: str | Path | None, split: str) -> datasets.Dataset:
     path = _find(task, data_dir, split)
     features = _features(task)
     rows: dict[str, list[Any]] = {name: [] for name in features}
@@ -46,8 +71,7 @@ def read_split(task: Task, data_dir: str | Path | None, split: str) -> datasets.
             rows[name].append(text_of(record[column], where, column))
             if not rows[name][-1].strip():
                 blank.append(f"{where}: column {column!r} is blank")
-        value = record[task.label]
-        word = value if isinstance(value, str) else json.dumps(value)
+        word = word_of(record[task.label])
         if task.regression:
             rows["label"].append(_score(word, where, task))
         elif word in ids:

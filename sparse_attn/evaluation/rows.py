@@ -12,6 +12,7 @@ from typing import Any
 Row = tuple[str, dict[str, Any]]  # position, for errors, and values by column
 SUFFIXES = (".tsv", ".csv", ".json", ".jsonl")
 NAMED = 20  # broken rows listed in an error
+SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas"}
 
 
 def read_rows(
@@ -51,7 +52,28 @@ def require(columns: Collection[str], needed: Collection[str], where: str) -> No
             found = "no" if column not in columns else "more than one"
             raise ValueError(
                 f"{where}: {found} column {column!r}; the columns are {', '.join(columns)}"
+                f"{_other_separator(columns)}"
             )
+
+
+def _other_separator(columns: Collection[str]) -> str:
+    """Return advice if a single column looks like several that another character separates."""
+    only = next(iter(columns)) if len(columns) == 1 else ""
+    for character, name in SEPARATORS.items():
+        if character in only:
+            return f". They look separated by {name}; expected commas in .csv, tabs in .tsv"
+    return ""
+
+
+def word_of(value: Any) -> str:
+    """Return a label as the file spells it; JSON may hold numbers and truth values."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def column_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names in `premise,hypothesis`, or in a list, whose names may have commas."""
+    parts = given.split(",") if isinstance(given, str) else given or ()
+    return tuple(part.strip() for part in parts)
 
 
 def text_of(value: Any, where: str, column: str) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 
 import yaml
 
-from sparse_attn.evaluation.rows import read_text
+from sparse_attn.evaluation.rows import SUFFIXES, read_text
 from sparse_attn.system import yaml_text
 
+HELD_OUT = "held_out"  # the dev set of a task without files for one
 CLASSIFICATION_METRICS = ("accuracy", "f1", "matthews_correlation")
 REGRESSION_METRICS = ("pearson", "spearmanr")
 
@@ -31,7 +32,8 @@ class Task:
     labels: the labels as the files spell them; a label's class id is its position here, and for
         GLUE this order is the hub's, so that published checkpoints agree. None: the label is a
         number and the task a regression.
-    splits: name -> file, for `train` and one or more dev sets: `dev`, or `dev_<which>`.
+    splits: name -> file, for `train` and one or more dev sets: `dev`, or `dev_<which>`. With only
+        `train`, a tenth of its rows is held out as the dev set `held_out`.
     metrics: names out of CLASSIFICATION_METRICS or REGRESSION_METRICS.
     main_metric: the metric that ranks runs.
     columns: column names of files without a header (CSV, TSV); None: the files have a header.
@@ -80,10 +82,10 @@ class Task:
 
     def _check_splits(self) -> None:
         strange = [s for s in self.splits if s not in ("train", "dev") and not s.startswith("dev_")]
-        if strange or "train" not in self.splits or len(self.splits) < 2:
+        if strange or "train" not in self.splits:
             raise ValueError(
                 "splits must name a file for `train` and for one or more dev sets (`dev`, or "
-                f"`dev_<which>`), got {list(self.splits)}"
+                f"`dev_<which>`), or for `train` only, got {list(self.splits)}"
             )
 
     def _check_metrics(self) -> None:
@@ -114,7 +116,8 @@ class Task:
 
     @property
     def dev_splits(self) -> tuple[str, ...]:
-        return tuple(split for split in self.splits if split != "train")
+        """Names of the dev sets; `held_out` if no file holds one."""
+        return tuple(split for split in self.splits if split != "train") or (HELD_OUT,)
 
 
 def _glue(
@@ -189,13 +192,18 @@ def get_task(name: str | Path) -> Task:
         text: [premise, hypothesis]        # one column or two
         label: verdict
         labels: [entails, contradicts]     # null for a regression
-        splits: {train: train.csv, dev: dev.csv}
+        splits: {train: train.csv, dev: dev.csv}  # without dev a tenth of train is held out
 
     and, where the defaults do not fit: name, metrics, main_metric, columns (for files without a
     header).
     """
     if Path(name).suffix in (".yaml", ".yml"):
         return _read_task(Path(name))
+    if Path(name).suffix in SUFFIXES:
+        raise ValueError(
+            f"task={name}: a file of rows is no task; give it as train_file, with text_columns and "
+            "label_column"
+        )
     by_key = {_key(task): task for task in TASKS}
     key = _key(str(name))
     if key in by_key:

@@ -38,6 +38,17 @@ def data(option: str, name: str, content: str | bytes) -> Call:
     return call
 
 
+def columns(*words: str) -> Call:
+    """Options for a file with the columns a, b and c; {} is its path."""
+
+    def call(folder: Path) -> Any:
+        path = folder / "a.csv"
+        path.write_text("a,b,c\nx,y,1\n")
+        return read_data(parse(["model", *(word.format(path) for word in words)]))
+
+    return call
+
+
 def pairs(old: str, new: str) -> Call:
     assert old in GOOD
     return data("--pairs", "a.tsv", GOOD.replace(old, new))
@@ -122,6 +133,41 @@ FILES: list[tuple[str, Call, str]] = [
     ("score NaN", pairs("b\t1", "b\tnan"), "line 2: column 'score' holds 'nan'"),
     ("blank sentence", pairs("c\td", "c\t"), "line 3: column 'sentence2' is blank"),
     ("one score", pairs("\t2", "\t1"), "--pairs .*: every row has the score 1, .*different scores"),
+    (
+        "semicolons",
+        data("--texts", "a.csv", "text;b\na;b\n"),
+        "line 1: no column 'text'; .*separated by semicolons; expected commas in .csv",
+    ),
+    ("other columns", columns("--texts", "{}", "--text-columns", "d"), "no column 'd'.* a, b, c"),
+    (
+        "three columns",
+        columns("--texts", "{}", "--text-columns", "a,b,c"),
+        "a,b,c: expected one or",
+    ),
+    ("one side", columns("--pairs", "{}", "--text-columns", "a"), "--text-columns a: expected two"),
+    (
+        "columns of .txt",
+        columns("--texts", "b.txt", "--text-columns", "a"),
+        "only for a .tsv, .csv",
+    ),
+    (
+        "labels of texts",
+        columns("--texts", "{}", "--label-column", "c"),
+        "^--label-column c: only for --pairs, or a labelled file as --task; leave it out",
+    ),
+    ("columns of a task", columns("--task", "RTE", "--text-columns", "a"), "only for a .tsv, .csv"),
+    ("folder of a file", columns("--task", "{}", "--data_dir", "d"), "only for a task of GLUE or"),
+    ("no columns of a file", columns("--task", "{}"), "text_columns: missing; .* are a, b, c"),
+    (
+        "no label of a file",
+        columns("--task", "{}", "--text-columns", "a"),
+        "label_column: missing; the columns of .*a.csv are a, b, c",
+    ),
+    (
+        "no file",
+        columns("--task", "no.csv", "--text-columns", "a"),
+        "--task no.csv: there is no su",
+    ),
     ("one label", one_label, "--task SST-2: every row has the label 1, which measures nothing"),
 ]
 MODELS: list[tuple[str, Call, str]] = [

@@ -28,7 +28,7 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
 @pytest.mark.parametrize(
     ("program", "commands"),
     [
-        ("glue", ("train", "sweep", "report")),
+        ("glue", ("train", "sweep", "report", "check")),
         ("experiments.images", ("train", "sweep", "report")),
         ("experiments.multilabel", ("train", "sweep", "report")),
         ("experiments.language_modeling", ("train", "sweep", "report", "measure")),

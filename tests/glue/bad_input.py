@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from glue.config import RunConfig
 from glue.sweep import CandidateConfig
+from glue.train import load_data
 from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from tests.bad_input import Wrong
@@ -13,6 +15,8 @@ from tests.glue.make_glue import ENTRY, edit, own_task, write_task, written_task
 from tests.glue.running import MAPPINGS, RAMP, sweep
 
 Call = Callable[[Path], Any]
+NOTHING: dict[str, Any] = {"model": "m", "output_dir": "o"}
+LABELLED = "text,other,label\nw,y,a\nx,y,b\ny,y,a\nz,y,b\n"
 FILE = '{"review": "x", "stars": 1}\n'
 
 
@@ -68,6 +72,61 @@ def beside_softmax(name: str, *given: Any, **more: Any) -> Call:
     return swept(mappings={**MAPPINGS, "x": CandidateConfig(name, *given, **more)})
 
 
+def of_file(content: str = LABELLED, **changes: Any) -> Call:
+    """A run on a labelled file with the columns text, other and label."""
+
+    def call(folder: Path) -> Any:
+        (folder / "own.csv").write_text(content)
+        given = {"train_file": str(folder / "own.csv"), "text_columns": "text"}
+        given |= {"label_column": "label", "model": "m", "output_dir": "o", **changes}
+        config = RunConfig(**given)
+        return load_data(config, config.task_of_run())
+
+    return call
+
+
+def same_rows(folder: Path) -> Any:
+    """A validation file that is a copy of the training file."""
+    (folder / "copy.csv").write_text(LABELLED)
+    return of_file(validation_file=str(folder / "copy.csv"))(folder)
+
+
+def same_rows_in_yaml(folder: Path) -> Any:
+    (folder / "own.csv").write_text(LABELLED)
+    task = "text: text\nlabel: label\nlabels: [a, b]\nsplits: {train: own.csv, dev: own.csv}\n"
+    (folder / "own.yaml").write_text(task)
+    config = RunConfig(task=str(folder / "own.yaml"), model="m", output_dir="o")
+    return load_data(config, config.task_of_run())
+
+
+OWN_DATA: list[tuple[str, Call]] = [
+    ("train_file=no.csv: there is no such file", of_file(train_file="no.csv")),
+    ("validation_file=no.csv: there is no such file", of_file(validation_file="no.csv")),
+    ("text_columns: missing; the columns of .* are text, other, label", of_file(text_columns=None)),
+    ("label_column: missing; the columns of .* are text, other, label", of_file(label_column=None)),
+    ("line 1: no column 'txt'; the columns are text, other, label", of_file(text_columns="txt")),
+    ("one or two columns other than the label's", of_file(text_columns="text,label")),
+    ("line 2: column 'label' is blank; fill it in", of_file("text,other,label\nx,y, \n")),
+    ("has 1 different labels, expected 2 to 100", of_file("text,other,label\nx,y,a\n")),
+    ("has 0 different labels, expected 2 to 100", of_file("text,other,label\n")),
+    (
+        "has 101 different labels, .* a YAML file",
+        of_file("text,other,label\n" + "".join(f"x,y,{n}\n" for n in range(101))),
+    ),
+    ("4 rows are too few to hold out a tenth", of_file(LABELLED)),
+    ("own: the rows of dev .copy.csv. are those of train", same_rows),
+    ("own: the rows of dev .own.csv. are those of train .*leave dev out", same_rows_in_yaml),
+    ("task='RTE': not beside train_file", of_file(task="RTE")),
+    ("data_dir='d': not beside train_file", of_file(data_dir="d")),
+    ("text_columns='text': needs train_file", of_file(train_file=None, task="RTE")),
+    ("task: missing; or name your labelled file as train_file", lambda _: RunConfig(**NOTHING)),
+    ("tasks: missing; or name", swept(tasks=None)),
+    (
+        "task=own.csv: a file of rows is no task; give it as train_file",
+        lambda _: get_task("own.csv"),
+    ),
+]
+
 ENTRIES = [
     ("labels: [entails, contradicts]\n", "", "missing key 'labels'"),
     ("label: verdict", "lable: verdict", r"unknown key 'lable' \(did you mean 'label'\?\)"),
@@ -82,7 +141,7 @@ ENTRIES = [
     ("[entails, contradicts]", "[entails, entails]", "two or more different"),
     ("[entails, contradicts]", "[]", "labels must not be empty"),
     ("dev: data/dev.csv", "test: test.csv", "`train` and for one or more dev sets"),
-    (", dev: data/dev.csv", "", "`train` and for one or more dev sets"),
+    ("{train: train.csv, dev: data/dev.csv}", "{dev: dev.csv}", "`train` and for one or more dev"),
     ("{train: train.csv, dev: data/dev.csv}", "train.csv", "splits must map"),
     ("label: verdict", "label: verdict\nmetrics: [pearson]", "metrics of a classification"),
     ("label: verdict", "label: verdict\nmetrics: []", "metrics must not be empty"),
@@ -98,7 +157,8 @@ ENTRIES = [
 
 OWN_FILES = [
     ("a.csv", "id,stars\n", r"line 1: no column 'review'; the columns are id, stars"),
-    ("a.csv", "review;stars\nx;1\n", "line 1: no column 'review'"),
+    ("a.csv", "review;stars\nx;1\n", "line 1: no column 'review'; .*separated by semicolons"),
+    ("a.tsv", "review,stars\nx,1\n", "line 1: no column 'review'; .*separated by commas"),
     ("a.csv", 'review,stars\n"a\nb",1\nc,3\n', "line 4: label '3' is not one of"),
     ("a.csv", 'review,stars\n"a\nb",1\n\nc\n', "line 5: expected 2 columns .* got 1"),
     ("a.csv", 'review,stars\nx,1\n"a,1\nb,1\n', "line 3: unexpected end of data"),
@@ -269,4 +329,13 @@ ROWS = [
         r"unknown task 'wikipedia'; tasks are CoLA, .*WNLI",
     ),
     *(Wrong(f"glue-sweep-{says}", call, ValueError, says) for says, call in SWEEPS),
+    *(
+        Wrong(
+            f"glue-own-data-{says}",
+            call,
+            FileNotFoundError if "no such file" in says else ValueError,
+            says,
+        )
+        for says, call in OWN_DATA
+    ),
 ]

@@ -33,7 +33,7 @@ def test_table_of_a_run() -> None:
     mapping = MappingConfig(
         "r-softmax", {"r": 0.3}, layers=[4, 5], schedule=ScheduleConfig("r", initial=0.0)
     )
-    config = RunConfig("MRPC", "m", "runs/a b", mapping=mapping)
+    config = RunConfig(task="MRPC", model="m", output_dir="runs/a b", mapping=mapping)
     results = {
         "metrics": {"accuracy": 0.75, "f1": 0.8, "loss": 0.51234},
         "sparsity": {"dev": {"mean": 0.172}},
@@ -53,7 +53,7 @@ def test_table_of_a_run() -> None:
 def test_the_next_command_works_where_it_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = RunConfig("MRPC", "m", "runs/a", keep_model=False)
+    config = RunConfig(task="MRPC", model="m", output_dir="runs/a", keep_model=False)
     file = "configs/glue/table2.yaml"
     results = {"metrics": {}, "sparsity": {}, "predictions": {}}
     monkeypatch.chdir(ROOT)

@@ -23,7 +23,7 @@ from tests import commands
 from tests.engine.sweep.inline import Inline
 
 # what another clock, machine or memory changes
-MEASURED = ("seconds", "examples_per_second", "peak_memory_mib", "device")
+MEASURED = ("seconds", "startup_seconds", "examples_per_second", "peak_memory_mib", "device")
 
 
 def config(model: Path, data: Path, output: Path) -> dict[str, Any]:

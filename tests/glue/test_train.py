@@ -95,7 +95,12 @@ def test_saved_model_gives_the_same_metrics(
     task = get_task("RTE")
     dev = encode(load_task(task, glue_folder), tokenizer, 128)["dev"]
     settings = training_arguments(
-        RunConfig("RTE", str(folder), str(tmp_path / "again"), keep_model=False)
+        RunConfig(
+            task="RTE",
+            model=str(folder),
+            output_dir=str(tmp_path / "again"),
+            keep_model=False,
+        )
     )
     again = Trainer(
         model,

@@ -35,8 +35,8 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> str:
     return address
 
 
-LOCAL = RunConfig("RTE", MINILM, "o", data_dir="d")
-DATA_SETS = RunConfig("RTE", MINILM, "o")
+LOCAL = RunConfig(task="RTE", model=MINILM, output_dir="o", data_dir="d")
+DATA_SETS = RunConfig(task="RTE", model=MINILM, output_dir="o")
 
 
 def test_offline_only_where_the_hub_is_needed_and_silent(
@@ -62,7 +62,14 @@ def test_offline_only_where_the_hub_is_needed_and_silent(
 
 def test_of_a_sweep(closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     softmax = {"softmax": CandidateConfig("softmax")}
-    sweep = SweepConfig("some/model", "o", {"RTE": None}, softmax, [1e-5], data_dir="d")
+    sweep = SweepConfig(
+        model="some/model",
+        output_dir="o",
+        tasks={"RTE": None},
+        mappings=softmax,
+        learning_rates=[1e-5],
+        data_dir="d",
+    )
     go_offline_if_unreachable(sweep)
     assert os.environ.pop("HF_HUB_OFFLINE") == "1"
 
@@ -70,9 +77,9 @@ def test_of_a_sweep(closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_which_configs_need_it(tmp_path: Path) -> None:
     assert not LOCAL.uses_hub
     assert DATA_SETS.uses_hub
-    assert RunConfig("RTE", "bert-base-uncased", "o", data_dir="d").uses_hub
-    assert not RunConfig("experiments/demo/order.yaml", MINILM, "o").uses_hub
-    assert not RunConfig("RTE", str(tmp_path), "o", data_dir="d").uses_hub
+    assert RunConfig(task="RTE", model="bert-base-uncased", output_dir="o", data_dir="d").uses_hub
+    assert not RunConfig(task="experiments/demo/order.yaml", model=MINILM, output_dir="o").uses_hub
+    assert not RunConfig(task="RTE", model=str(tmp_path), output_dir="o", data_dir="d").uses_hub
     assert ImageRunConfig("o").uses_hub
     assert not ImageRunConfig("o", data=DataConfig(data_dir="d")).uses_hub
     text = TextConfig("glue", MINILM, dataset="RTE")

@@ -148,6 +148,23 @@ def test_texts_that_are_measured_are_not_learned(tmp_path: Path) -> None:
     assert [text for (text,) in inputs.texts] == [*found, "a third, longer"]
 
 
+def test_columns_of_other_names(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    rows = [f"{text} {n},other {n},{n % 2}" for n, text in enumerate(texts(100))]
+    table.write_text("\n".join(["a,b,word", *rows]))
+    words = ["model", "--mapping", "entmax", "--out", "out", "--text-columns", "a,b"]
+    words += ["--label-column", "word"]
+    inputs = read_inputs(parse([*words, "--texts", str(table), "--task", str(table)]))
+    assert len(inputs.data.inputs) == 10
+    assert len(inputs.texts) == 90
+    assert not {*inputs.texts} & {*inputs.data.inputs}
+    # the columns of pairs are not those of single texts
+    singles = text_file(tmp_path, texts(70))
+    inputs = read_inputs(parse([*words, "--texts", str(singles), "--pairs", str(table)]))
+    assert inputs.data.inputs[100] == ("other 0",)
+    assert len(inputs.texts) == 70
+
+
 def test_perplexity_of_a_causal_model(models: Models, tmp_path: Path) -> None:
     out, folder = tmp_path / "out", models.causal
     record = converted(folder, out, "--mapping", "r-softmax:r=0.4", *QUICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ import pytest
 
 from engine.sweep import run as sweep_run
 from engine.sweep.config import Resources
+from engine.sweep.forecast import forecast
 from engine.sweep.plan import PlannedRun, SweepPlan, best_of
 from engine.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE, Record, pack, read_records
 from engine.sweep.run import check_folder, claim_folder, run_sweep
@@ -104,6 +106,27 @@ def test_a_run_done_again_wins_over_its_packed_record(tmp_path: Path) -> None:
     assert {record.status for record in records.by_hash.values()} == {"finished", "diverged"}
     run_sweep(tmp_path, {}, two_stages(), work, Resources())
     assert Inline.order == []
+
+
+@pytest.mark.parametrize(
+    ("times", "due"),
+    [
+        ({"seconds": 2.0, "startup_seconds": 10.0}, "0:00:48"),
+        ({"seconds": {"train": 1.0, "total": 2.0}, "startup_seconds": 10.0}, "0:00:48"),
+        ({"seconds": 2.0}, "0:00:08"),  # an older record
+    ],
+)
+def test_a_forecast_counts_the_start_of_runs(
+    times: dict[str, Any], due: str, tmp_path: Path
+) -> None:
+    def timed(run: PlannedRun) -> dict[str, Any]:
+        return {"status": "finished", "results": {"score": 1.0, **times}}
+
+    run_sweep(tmp_path, {}, two_stages(1), timed, Resources())
+    one_at_once = Resources(cpus_per_run=len(os.sched_getaffinity(0)), gpus_per_run=0)
+    lines = forecast(tmp_path, two_stages(3), None, one_at_once)
+    assert lines[0] == "runs: 4 of 10 are due"
+    assert f"time: about {due}, one run after another" in lines
 
 
 def test_a_lost_run_is_tried_once_more(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def test_a_resumed_sweep_has_the_records_of_a_whole_one(
         main(["sweep", "--config", str(file), "--output_dir", str(folder)])
         assert "3 finished" in capsys.readouterr().out
         return {
-            key: replace(record, results={**(record.results or {}), "seconds": 0})
+            key: replace(
+                record, results={**(record.results or {}), "seconds": 0, "startup_seconds": 0}
+            )
             for key, record in read_records(folder).by_hash.items()
         }
 

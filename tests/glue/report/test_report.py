@@ -159,6 +159,19 @@ def test_a_half_done_sweep_says_so_first(tmp_path: Path) -> None:
     assert plain.splitlines()[2].startswith(f"**{said}")
 
 
+def test_the_terminal_shows_the_verdicts_of_one_task(tmp_path: Path) -> None:
+    fill(tmp_path, make_config(seeds=4), {"softmax": 1.0, "sharp": 0.5})
+    header, _, row = next(
+        lines[place : place + 3]
+        for lines in [str(report(tmp_path)).splitlines()]
+        for place, line in enumerate(lines)
+        if line.startswith("Mapping")
+    )
+    assert "95 % interval" in header
+    assert row.startswith("sharp ")
+    assert " worse " in row
+
+
 def test_where_every_trial_diverged_no_final_run_is_missing(tmp_path: Path) -> None:
     fill(tmp_path, make_config(mappings={"softmax": CandidateConfig("softmax")}))
     write_sweep(tmp_path, make_config())
@@ -417,7 +430,7 @@ def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format 2, but this version reads format 1"):
         report(tmp_path)
     (tmp_path / "sweep.json").write_text('{"format": 1}')
-    with pytest.raises(ValueError, match=r"is not of a sweep of this experiment .*model, tasks"):
+    with pytest.raises(ValueError, match=r"is not of a sweep of this experiment .*model, mappings"):
         report(tmp_path)
     write_sweep(tmp_path, make_config())
     content = json.loads((tmp_path / "sweep.json").read_text())

@@ -1,0 +1,58 @@
+"""Files whose columns have other names, and labelled files for a classifier."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparse_attn.comparison.data import read_data, read_long_text
+from sparse_attn.comparison.options import Options
+from tests.comparison.running import Models, compared, parse, texts
+
+TEXTS = texts(60)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A CSV with columns a, b, number and word."""
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["a", "b", "number", "word"])
+        writer.writerows([t, f"{t} b", n / 8, n % 2] for n, t in enumerate(TEXTS))
+    return path
+
+
+def given(*words: Any) -> Options:
+    return parse(["model", *map(str, words)])
+
+
+def test_texts_and_pairs(table: Path) -> None:
+    assert read_data(given("--texts", table, "--text-columns", "b")).inputs == [
+        (f"{text} b",) for text in TEXTS
+    ]
+    both = read_data(given("--texts", table, "--text-columns", "a, b"))
+    assert both.inputs == [(text, f"{text} b") for text in TEXTS]
+    columns = ["--text-columns", "a,b", "--label-column", "number"]
+    pairs = read_data(given("--pairs", table, *columns))
+    assert pairs.inputs == [*((t,) for t in TEXTS), *((f"{t} b",) for t in TEXTS)]
+    assert pairs.labels is not None
+    assert pairs.labels.values.tolist() == [n / 8 for n in range(len(TEXTS))]
+    assert read_long_text(table, ("a",))[0] == "\n\n".join(TEXTS)
+
+
+def test_a_labelled_file_is_a_task(models: Models, table: Path) -> None:
+    columns = ["--text-columns", "a,b", "--label-column", "word"]
+    data = read_data(given("--task", table, *columns))
+    assert data.source == "table held_out"
+    assert len(data.inputs) == len(TEXTS) // 10
+    assert data.labels is not None
+    places = [TEXTS.index(first) for first, _ in data.inputs]
+    assert np.array_equal(data.labels.values, [place % 2 for place in places])
+    record = compared(
+        models.classifier, "--task", table, *columns, "--mappings", "entmax:alpha=1.5"
+    )
+    assert record["metric"] == "accuracy"
+    assert "--text-columns a,b --label-column word" in record["command"]

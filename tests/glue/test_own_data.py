@@ -1,0 +1,250 @@
+"""A user's labelled files: what is read from them, held out, recorded and reported."""
+
+import csv
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.command import from_dict
+from engine.sweep import run as sweep_run
+from engine.sweep.results import Results
+from glue.__main__ import EXPERIMENT, main
+from glue.check import CheckConfig
+from glue.config import RunConfig
+from glue.data import described
+from glue.plan import make_plan
+from glue.sweep import SweepConfig
+from glue.train import seconds
+from sparse_attn.evaluation.data import load_task, read_split
+from sparse_attn.evaluation.labelled_files import task_of_files
+from sparse_attn.mappings import get_spec
+from tests.engine.sweep.inline import Inline
+from tests.glue.make_glue import ENTRY, written_task
+from tests.glue.running import MAPPINGS, parsed, prepared, sweep, trained
+
+ROWS = 40
+OPTIONS = {"text_columns": "premise,hypothesis", "label_column": "verdict"}
+
+
+def label_file(path: Path, labels: list[Any]) -> Path:
+    """A file with these labels, a row each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "premise", "hypothesis", "verdict"])
+        writer.writerows([n, f"text {n}", f"other {n}", label] for n, label in enumerate(labels))
+    return path
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    return label_file(tmp_path / "pairs.csv", ["no", "yes"] * (ROWS // 2))
+
+
+def run_of(file: Path, **changes: Any) -> RunConfig:
+    given = {"train_file": str(file), "model": "some/model", "output_dir": "o", **OPTIONS}
+    return RunConfig(**{**given, **changes})
+
+
+def test_a_task_is_read_from_a_file(pairs: Path, tmp_path: Path) -> None:
+    task = task_of_files((pairs,), ("premise", "hypothesis"), "verdict")
+    assert (task.name, task.labels, task.metrics) == ("pairs", ("no", "yes"), ("accuracy",))
+    assert (task.splits, task.dev_splits) == ({"train": "pairs.csv"}, ("held_out",))
+    other = label_file(tmp_path / "more" / "dev.csv", ["yes", "no"])
+    task = task_of_files((pairs, other), ("premise",), "verdict")
+    assert task.splits == {"train": "pairs.csv", "dev": "more/dev.csv"}
+    assert load_task(task)["dev"].to_dict() == {"text_a": ["text 0", "text 1"], "label": [1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["b", "c", "a", "b"], ("a", "b", "c")),
+        ([10, 9, 0, 10], ("0", "9", "10")),
+        ([0.5, 1.5, 2.5], ("0.5", "1.5", "2.5")),
+        ([n / 8 for n in range(40)], None),
+        (range(40), tuple(map(str, range(40)))),
+        ([*(n / 8 for n in range(40)), "none"], (*sorted(str(n / 8) for n in range(40)), "none")),
+    ],
+)
+def test_labels_or_scores(labels: Any, expected: Any, tmp_path: Path) -> None:
+    file = label_file(tmp_path / "a.csv", list(labels))
+    task = task_of_files((file,), ("premise",), "verdict")
+    assert task.labels == expected
+    assert task.regression == (expected is None)
+
+
+def test_what_a_file_was_taken_for_is_said(tmp_path: Path) -> None:
+    file = label_file(tmp_path / "a.csv", [n / 8 for n in range(40)])
+    other = label_file(tmp_path / "b.csv", [0.5, 1.5])
+    task = task_of_files((file, other), ("premise",), "verdict")
+    assert described(task, load_task(task)) == "a: a regression, 0 to 4.875"
+    file = label_file(tmp_path / "c.csv", ["x", "y"] * 5)
+    task = task_of_files((file,), ("premise",), "verdict")
+    said = "c: 2 labels: x, y; a tenth of its rows is held out to evaluate on"
+    assert described(task, load_task(task)) == said
+
+
+def test_labels_of_json_are_spelled_as_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    rows = [{"premise": "x", "verdict": value} for value in (True, False) * 10]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    task = task_of_files((file,), ("premise",), "verdict")
+    assert task.labels == ("false", "true")
+    assert load_task(task)["train"]["label"][:2] == [1, 0]
+
+
+@pytest.mark.parametrize("from_yaml", [False, True])
+def test_a_tenth_is_held_out(from_yaml: bool, pairs: Path, tmp_path: Path) -> None:
+    task = task_of_files((pairs,), ("premise", "hypothesis"), "verdict")
+    if from_yaml:
+        entry = ENTRY.replace(", dev: data/dev.csv", "").replace("train.csv", "pairs.csv")
+        task = written_task(tmp_path, entry.replace("[entails, contradicts]", '["no", "yes"]'))
+    data = load_task(task)
+    places = {split: rows["row"][:] for split, rows in data.items()}
+    assert len(places["held_out"]) == ROWS // 10
+    assert sorted(places["train"] + places["held_out"]) == list(range(ROWS))
+    assert places["held_out"] != list(range(ROWS // 10))
+    for split, rows in data.items():
+        assert rows["text_a"][:] == [f"text {place}" for place in places[split]]
+        assert read_split(task, None, split).to_dict() == rows.to_dict()
+    assert load_task(task)["held_out"].to_dict() == data["held_out"].to_dict()
+
+
+def test_a_run_is_known_by_its_data(pairs: Path, tmp_path: Path) -> None:
+    found = run_of(pairs).comparable()
+    assert str(tmp_path) not in json.dumps(found)
+    assert found["task"]["labels"] == ["no", "yes"]
+    copied = label_file(tmp_path / "copy" / "pairs.csv", ["no", "yes"] * (ROWS // 2))
+    assert run_of(copied, text_columns=["premise", "hypothesis"]).comparable() == found
+    changed = label_file(tmp_path / "changed" / "pairs.csv", ["yes", "no"] * (ROWS // 2))
+    for other in (run_of(changed), run_of(pairs, text_columns="premise")):
+        assert other.comparable() != found
+    assert not {"train_file", "sha256"} & set(
+        RunConfig(task="RTE", model="m", output_dir="o").comparable()
+    )
+
+
+def test_a_sweep_of_a_file(pairs: Path) -> None:
+    given = sweep(tasks=None, train_file=str(pairs), **OPTIONS)
+    assert given.task_names == ["pairs"]
+    assert from_dict(SweepConfig, json.loads(json.dumps(asdict(given)))) == given
+    plan = make_plan(given)
+    assert plan.cells == [("pairs", mapping) for mapping in MAPPINGS]
+    for run in plan.due({}):
+        assert (run.config.task, run.config.train_file) == (None, str(pairs))
+        assert run.config.task_of_run().labels == ("no", "yes")
+
+
+def test_titles_name_the_data(pairs: Path, tmp_path: Path) -> None:
+    own = sweep(tasks=None, train_file=str(pairs), **OPTIONS)
+    for config, title in ((own, "pairs: sweep a"), (sweep(), "GLUE sweep a")):
+        results = Results.of(tmp_path / "a", config, make_plan(config))
+        assert EXPERIMENT.page(results).title == title
+
+
+@pytest.mark.parametrize(
+    ("mapping", "name", "ramp"),
+    [
+        ("entmax:alpha=1.5", "entmax", ("alpha", 1.0, 1.5)),
+        ("entmax", "entmax", ("alpha", 1.0, 1.5)),
+        ("r-softmax:r=0.15", "r-softmax", ("r", 0.0, 0.15)),
+        ("top-p-softmax:p=0.9", "top-p-softmax", ("p", 1.0, 0.9)),
+        ("top-k-softmax:k=8", "top-k-softmax", ("k", 1024.0, 8.0)),
+        ("sparsegen:lam=0.5", "mixed-sparsegen", ("mix", 0.0, 1.0)),
+        ("sparsemax", "mixed-sparsemax", ("mix", 0.0, 1.0)),
+        ("sigsoftmax", "mixed-sigsoftmax", ("mix", 0.0, 1.0)),
+        ("mixed-sparsemax", "mixed-sparsemax", ("mix", 0.0, 1.0)),
+        ("plif:knots=5", "plif", None),
+        ("softmax:sink=0", "softmax", None),
+    ],
+)
+def test_a_check_ramps_every_mapping(mapping: str, name: str, ramp: Any, pairs: Path) -> None:
+    given = CheckConfig(train_file=str(pairs), mappings=mapping, **OPTIONS).sweep()
+    label = mapping.replace(":", " ")
+    assert list(given.mappings) == ["softmax", label]
+    candidate = given.mappings[label]
+    assert candidate.name == name
+    (values,) = candidate.combinations
+    schedule = candidate.with_params(values).schedule_of_run()
+    assert (schedule and (schedule.parameter, schedule.initial, schedule.final)) == ramp
+    assert set(values) >= {pair.partition("=")[0] for pair in mapping.split(":")[1:]}
+    assert get_spec(name).name == name
+
+
+def test_a_check_tries_as_much_of_each(pairs: Path) -> None:
+    words = ["--text_columns", "premise,hypothesis", "--label_column", "verdict"]
+    mappings = ["--mappings", "entmax:alpha=1.5,r-softmax:r=0.15"]
+    config = parsed(["check", "--train_file", str(pairs), *words, *mappings])
+    plan = make_plan(config.sweep())
+    assert plan.expected({}) == 3 * (3 + 3)
+    assert {len(runs) for runs in plan.first.values()} == {3}
+
+
+def command(pairs: Path, model: Path, *more: str) -> list[str]:
+    options = {"train_file": pairs, "model": model, "train.epochs": 1, "train.batch_size": 8}
+    words = [word for name, value in (options | OPTIONS).items() for word in (f"--{name}", value)]
+    return [*map(str, words), *more]
+
+
+def test_one_file_is_enough_to_train(
+    pairs: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    main(["train", *command(pairs, tiny_model, "--output_dir", str(folder))])
+    said = capsys.readouterr().out
+    assert "pairs: 2 labels: no, yes; a tenth of its rows is held out to evaluate on\n" in said
+    assert f"pairs, {ROWS // 10} held_out" in said
+    results = json.loads((folder / "results.json").read_text())
+    assert results["rows"] == {"train": ROWS - ROWS // 10, "held_out": ROWS // 10}
+    found = results["predictions"]["held_out"]
+    assert found["labels"] == [row % 2 for row in found["rows"]]
+    held_out = load_task(task_of_files((pairs,), ("premise", "hypothesis"), "verdict"))["held_out"]
+    assert found["rows"] == held_out["row"][:]
+
+
+def test_rows_held_out_of_a_file_name_their_places(
+    pairs: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    more = ["--output_dir", str(tmp_path / "run"), "--selection", "0.25"]
+    results = trained(prepared(["train", *command(pairs, tiny_model, *more)]))
+    found = results["predictions"]["selection"]
+    assert len(found["rows"]) == round(0.25 * 0.9 * ROWS)
+    assert found["labels"] == [row % 2 for row in found["rows"]]
+
+
+def test_the_estimate_counts_the_start(pairs: Path, tiny_model: Path, tmp_path: Path) -> None:
+    config = parsed(["train", *command(pairs, tiny_model, "--output_dir", str(tmp_path / "run"))])
+    now = time.perf_counter()
+    assert 100 < (seconds(config, now - 100) or 0) < 200
+
+
+@pytest.mark.slow
+def test_a_check(
+    pairs: Path,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("engine.sweep.forecast.make_pool", Inline)
+    monkeypatch.setattr(sweep_run, "make_pool", Inline)
+    folder = tmp_path / "check"
+    more = ["--mappings", "entmax:alpha=1.5", "--output_dir", str(folder)]
+    words = ["check", *command(pairs, tiny_model, *more)]
+    main([*words, "--dry_run"])
+    said = capsys.readouterr().out
+    assert "runs: 12 of 12 are due" in said
+    assert not folder.exists()
+    main(words)
+    said = capsys.readouterr().out
+    assert said.index("time: about ") < said.index("Scores of pairs x 100")
+    assert all(word in said for word in ("Verdict", "softmax", "entmax alpha=1.5", "report: "))
+    assert (folder / "report.md").read_text().startswith("# pairs: sweep check\n")
+    # a finished check is only reported again
+    main(words)
+    assert "runs: 0 of 12 are due" in capsys.readouterr().out
