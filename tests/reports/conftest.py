@@ -1,5 +1,0 @@
-"""The browser of the tests of pages."""
-
-from tests.inspection.conftest import browser
-
-__all__ = ["browser"]
