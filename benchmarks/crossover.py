@@ -133,12 +133,14 @@ def forced_kinds() -> Iterator[Callable[[str], None]]:
 
 
 def _compiled(most: float) -> ctypes.CDLL:
-    """Compile the kernels with this value of MOST in floors.h."""
+    """Compile the kernels with this value of MOST in floors.h, and no limit in entries."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(build.SOURCE, folder, dirs_exist_ok=True)
         header = Path(folder, "floors.h")
-        text, found = re.subn(r"(?<= MOST = )[\d.]+(?=;)", str(most), header.read_text())
-        assert found == 1, "floors.h defines MOST no more"
+        text = header.read_text()
+        for name, value in (("MOST", most), ("MOST_ENTRIES", 1e9)):
+            text, found = re.subn(rf"(?<= {name} = )[\d.]+(?=;)", str(value), text)
+            assert found == 1, f"floors.h defines {name} no more"
         header.write_text(text)
         # without the flag, all libraries of a process share the statics of the first
         flags = (*build.FLAGS, "-fno-gnu-unique")

@@ -1,4 +1,4 @@
-"""What a record keeps of each layer, by the layer's name or number."""
+"""Tensors and sparse rows of a record, by layer."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def layer_number(layer: str | int, names: Sequence[str]) -> int:
 class LayerTensors:
     """One tensor per layer: `weights["encoder.layer.1.attention.self"]` or `weights[1]`.
 
-    Iterates over the tensors of all layers, in model order. `keys`, `items` and `in` are those of a
-    dict {name: tensor} without the layers that did not run.
+    Iterates over the tensors of all layers, in model order. `keys`, `items` and `in` leave out the
+    layers that did not run.
 
     Args:
         kind: the option of `record_attention` that keeps them.
@@ -66,8 +66,11 @@ class LayerTensors:
     def __len__(self) -> int:
         return len(self._layers)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._kept
+    def __contains__(self, layer: str | int) -> bool:
+        try:
+            return self._layers[layer_number(layer, self._layers)] in self._kept
+        except LayerError:
+            return False
 
     def __repr__(self) -> str:
         return f"LayerTensors({self._kind} of {len(self._kept)} of {len(self)} layers)"

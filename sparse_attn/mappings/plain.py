@@ -35,7 +35,7 @@ def plain_spec(name: str, function: RowFunction, **facts: Any) -> MappingSpec:
     named = [argument for argument in arguments if argument.name != VALID]
     if unknown := ranges.keys() - {argument.name for argument in named}:
         raise ValueError(f"parameters: {name} has no argument {', '.join(sorted(unknown))}")
-    parameters = tuple(ranges.get(argument.name) or _parameter(argument) for argument in named)
+    parameters = tuple(_parameter(argument, ranges.get(argument.name)) for argument in named)
     row_map = partial(
         _rows,
         function=function,
@@ -49,8 +49,8 @@ def plain_spec(name: str, function: RowFunction, **facts: Any) -> MappingSpec:
     return replace(spec, **{**_checked(spec), **facts})
 
 
-def _parameter(argument: inspect.Parameter) -> ParameterSpec:
-    """Return a parameter in (-inf, inf) for an argument whose default is a number."""
+def _parameter(argument: inspect.Parameter, given: ParameterSpec | None) -> ParameterSpec:
+    """Return the parameter of an argument whose default is a number, by default in (-inf, inf)."""
     name, default = argument.name, argument.default
     if name in HANDLED:
         raise TypeError(f"{name}: handled for every mapping; leave it out of the function")
@@ -59,7 +59,12 @@ def _parameter(argument: inspect.Parameter) -> ParameterSpec:
         raise TypeError(
             f"{argument}: expected a parameter with a number as its default, or `{VALID}`"
         )
-    return ParameterSpec(name, float(default), low_open=True, high_open=True)
+    if given is not None and given.default != default:
+        raise ValueError(
+            f"{name}: default {default} in the function and {given.shown_default} in parameters; "
+            "make them equal"
+        )
+    return given or ParameterSpec(name, float(default), low_open=True, high_open=True)
 
 
 def _rows(
@@ -95,11 +100,9 @@ def _checked(spec: MappingSpec) -> dict[str, bool]:
         with torch.enable_grad():
             p = spec.function(scores, **values)
             masked = spec.function(scores, **values, mask=mask)
-            # 0 * scores, because a function may be constant
-            total = p.square().sum() + masked.square().sum() + 0 * scores.sum()
-            slopes = torch.autograd.grad(total, (scores, *values.values()), allow_unused=True)
         with torch.no_grad():
             shifted = spec.function(scores + 3, **values)
+            many = spec.function(_random(1, 4096) * 3)
             rows = list(zip(scores.flatten(0, -2), mask.flatten(0, -2), strict=True))
             alone = torch.stack([spec.function(row) for row, _ in rows]).view_as(p)
             compact = torch.zeros_like(p)
@@ -109,10 +112,17 @@ def _checked(spec: MappingSpec) -> dict[str, bool]:
             f"mapping={spec.name!r}: {type(error).__name__}: {error}; expected a function of rows "
             "of scores (..., n), and of parameters as tensors (1,) or (..., 1)"
         ) from error
+    if not p.requires_grad:
+        raise ValueError(
+            f"mapping={spec.name!r}: has no gradient; use PyTorch operations, without detach, "
+            "no_grad or NumPy"
+        )
+    total = p.square().sum() + masked.square().sum()
+    slopes = torch.autograd.grad(total, (scores, *values.values()), allow_unused=True)
     finite = all(slope is None or slope.isfinite().all() for slope in slopes)
     _refuse(spec, p, alone, masked, compact, finite)
     return {
-        "zeros": bool((p == 0).any() or (compact[mask] == 0).any()),
+        "zeros": any(bool((each == 0).any()) for each in (p, compact[mask], many)),
         "translation_invariant": _equal(shifted, p),
     }
 
@@ -158,16 +168,19 @@ def _refuse(
 
 def _random_rows() -> tuple[Tensor, Tensor]:
     """Return scores (4, 8, 7) of four scales, the first of them ties, and a mask."""
-    generator = torch.Generator().manual_seed(0)
-    options: Any = {"generator": generator, "dtype": torch.float64, "device": "cpu"}
-    scores = torch.randn(4, 8, 7, **options)
+    scores = _random(4, 8, 7)
     for block, scale in zip(scores, (0.0, 0.3, 1.0, 10.0), strict=True):
         block *= scale
     number = torch.arange(8, device="cpu")
     scores[0] += number.view(-1, 1) / 10  # rows of ties, the first of 0
     count = number.remainder(7) + 1
-    mask = torch.rand(4, 8, 7, **options).argsort(-1) < count.unsqueeze(-1)
+    mask = _random(4, 8, 7).argsort(-1) < count.unsqueeze(-1)
     return scores.requires_grad_(), mask
+
+
+def _random(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

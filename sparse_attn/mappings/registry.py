@@ -135,7 +135,7 @@ def module_of(name: str) -> str | None:
         return None
     module: str = getattr(spec.log_g or spec.function, "__module__", None) or ""
     # functools is that of a partial function
-    others = ("", "__main__", "functools", "sparse_attn")
+    others = ("", "__main__", "__mp_main__", "functools", "sparse_attn")
     return None if module.partition(".")[0] in others else module
 
 

@@ -30,6 +30,9 @@ def import_module(name: str) -> None:
     """
     path = Path(name).resolve() if name.endswith(".py") else None
     folder, module = (Path.cwd(), name) if path is None else (path.parent, path.stem)
+    beside = (folder / name.replace(".", "/")).with_suffix(".py")
+    if path is None and beside.is_file():  # another module of this name would be imported first
+        path = beside.resolve()
     if path is not None and not path.is_file():
         raise ValueError(f"{OPTION} {name}: there is no such file")
     if str(folder) not in sys.path:

@@ -94,6 +94,7 @@ def test_a_command_with_files_imports_before_it_checks(
             "mapping='sums': has rows that sum to ",
         ),
         ("json.py", "", "json is also the name of "),
+        ("json", "", "json is also the name of "),
     ],
 )
 def test_a_module_that_cannot_be_imported(

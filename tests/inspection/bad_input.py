@@ -98,7 +98,7 @@ ROWS = [
     ),
     weights(torch.ones(1, 2, 2), [*"ab"], r"weights: .* \(1, 2, 2\)"),
     weights(torch.ones(0, 0), [""], r"weights: .* \(0, 0\)"),
-    weights({}, [], "expected one head or more to draw, got none"),
+    weights({}, [], "expected one head or more to draw, got"),
     weights(2 * EYE, [*"ab"], "weights: .* got numbers outside"),
     weights(-EYE, [*"ab"], r"weights: .* got numbers outside \[0"),
     weights(EYE / 0, [*"ab"], r"weights: .* got numbers outside \[0, 1\] or NaN"),

@@ -113,6 +113,26 @@ def test_other_masses():
     assert_close(Mapping("tanh")(scores), scores.tanh())
 
 
+def test_zeros_of_longer_rows_are_seen():
+    def top_fifty(scores):
+        least = scores.topk(min(50, scores.shape[-1]), -1).values[..., -1:]
+        return scores.masked_fill(scores < least, -torch.inf).softmax(-1)
+
+    register_mapping("top-fifty")(top_fifty)
+    assert get_spec("top-fifty").zeros
+
+
+def test_a_function_without_a_gradient_is_refused():
+    for function in (lambda z: z.detach().softmax(-1), torch.no_grad()(lambda z: z.softmax(-1))):
+        with pytest.raises(ValueError, match="has no gradient; use PyTorch operations"):
+            register_mapping("blind")(function)
+
+
+def test_a_parameter_has_one_default():
+    with pytest.raises(ValueError, match=r"share: default 0\.2 in the function and 0\.1 in param"):
+        register_mapping("two", parameters=(SHARE,))(lambda scores, share=0.2: scores.softmax(-1))
+
+
 def test_a_cell_of_a_notebook_runs_again():
     def made(slope):
         def again(scores):

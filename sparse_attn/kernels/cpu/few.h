@@ -26,7 +26,7 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
   int64_t size = 0;
   const bool trained = a.found && !a.keep_weights;
   const double most = MOST * keys.width;
-  const double limit = trained ? std::min(most, MOST_TRAINED) : most;
+  const double limit = trained ? std::min(most, MOST_ENTRIES) : most;
   for (int64_t i = 0; i < rows; i++) {
     Row<T> row = make_row(h, scores + i * stride, nullptr, keys.width);
     bool bad = keys.width && survey(row);

@@ -4,9 +4,11 @@
 #include "truncated.h"
 #include "unnormalized.h"
 
-// share of a row above which products over all its entries are faster; with gradients also their
-// number, because a long row's entries meet keys and values that a core's cache does not hold
-constexpr double MOST = 0.2, MOST_TRAINED = 400;
+// share of a row above which products over all its entries are faster
+constexpr double MOST = 0.2;
+// with gradients also their number, because the keys and values that a long row's entries meet do
+// not fit into a core's cache
+constexpr double MOST_ENTRIES = 400;
 constexpr int64_t TRIED = 8;  // rows of a tile that are checked against it
 constexpr double ROOM = 1.5 * MOST;  // for the supports of a tile
 
