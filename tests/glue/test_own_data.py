@@ -154,7 +154,11 @@ def test_titles_name_the_data(pairs: Path, tmp_path: Path) -> None:
         ("entmax", "entmax", ("alpha", 1.0, 1.5)),
         ("r-softmax:r=0.15", "r-softmax", ("r", 0.0, 0.15)),
         ("top-p-softmax:p=0.9", "top-p-softmax", ("p", 1.0, 0.9)),
-        ("top-k-softmax:k=8", "top-k-softmax", ("k", 1024.0, 8.0)),
+        # half of a linear ramp of t or k would have no zeros
+        ("top-k-softmax:k=8", "mixed-top-k-softmax", ("mix", 0.0, 1.0)),
+        ("t-softmax:t=4", "mixed-t-softmax", ("mix", 0.0, 1.0)),
+        ("mixed-sparsegen:lam=0.5", "mixed-sparsegen", ("mix", 0.0, 1.0)),
+        ("scaled-entmax:alpha=1.5", "scaled-entmax", ("alpha", 1.0, 1.5)),
         ("sparsegen:lam=0.5", "mixed-sparsegen", ("mix", 0.0, 1.0)),
         ("sparsemax", "mixed-sparsemax", ("mix", 0.0, 1.0)),
         ("sigsoftmax", "mixed-sigsoftmax", ("mix", 0.0, 1.0)),
@@ -174,6 +178,21 @@ def test_a_check_ramps_every_mapping(mapping: str, name: str, ramp: Any, pairs: 
     assert (schedule and (schedule.parameter, schedule.initial, schedule.final)) == ramp
     assert set(values) >= {pair.partition("=")[0] for pair in mapping.split(":")[1:]}
     assert get_spec(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("mappings", "error"),
+    [
+        ("entmax:alpha=1.5,softmax", "mappings=softmax: is always included; name what to compare"),
+        ("scaled-softmax", "mappings=scaled-softmax: a check ramps .* scaled-softmax has no ramp"),
+        ("scaled-t-softmax:t=4", "mappings=scaled-t-softmax t=4: a check .* has no ramp"),
+        ("entmax:alpha=1.0", "mappings=entmax alpha=1.0: a check ramps alpha in from 1, so nothi"),
+        ("mixed-sparsemax:mix=0", "mappings=mixed-sparsemax mix=0: a check ramps mix in from 0"),
+    ],
+)
+def test_a_check_refuses_what_it_cannot_ramp(mappings: str, error: str, pairs: Path) -> None:
+    with pytest.raises(ValueError, match=error):
+        CheckConfig(train_file=str(pairs), mappings=mappings, **OPTIONS).sweep()
 
 
 def test_a_check_tries_as_much_of_each(pairs: Path) -> None:
