@@ -71,8 +71,9 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         run = super().prepare(config)
         if config.files and self.is_main_process:
             from glue.data import described
+            from sparse_attn.evaluation.data import load_task
 
-            print(described(run.task, run.data))
+            print(described(run.task, load_task(run.task)))
         return run
 
     @property

@@ -46,7 +46,7 @@ def test_texts_and_pairs(table: Path) -> None:
 def test_a_labelled_file_is_a_task(models: Models, table: Path) -> None:
     columns = ["--text-columns", "a,b", "--label-column", "word"]
     data = read_data(given("--task", table, *columns))
-    assert data.source == "table held_out"
+    assert data.source == "table.csv held_out"
     assert len(data.inputs) == len(TEXTS) // 10
     assert data.labels is not None
     places = [TEXTS.index(first) for first, _ in data.inputs]

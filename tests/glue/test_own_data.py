@@ -52,7 +52,7 @@ def run_of(file: Path, **changes: Any) -> RunConfig:
 
 def test_a_task_is_read_from_a_file(pairs: Path, tmp_path: Path) -> None:
     task = task_of_files((pairs,), ("premise", "hypothesis"), "verdict")
-    assert (task.name, task.labels, task.metrics) == ("pairs", ("no", "yes"), ("accuracy",))
+    assert (task.name, task.labels, task.metrics) == ("pairs.csv", ("no", "yes"), ("accuracy",))
     assert (task.splits, task.dev_splits) == ({"train": "pairs.csv"}, ("held_out",))
     other = label_file(tmp_path / "more" / "dev.csv", ["yes", "no"])
     task = task_of_files((pairs, other), ("premise",), "verdict")
@@ -82,11 +82,24 @@ def test_what_a_file_was_taken_for_is_said(tmp_path: Path) -> None:
     file = label_file(tmp_path / "a.csv", [n / 8 for n in range(40)])
     other = label_file(tmp_path / "b.csv", [0.5, 1.5])
     task = task_of_files((file, other), ("premise",), "verdict")
-    assert described(task, load_task(task)) == "a: a regression, 0 to 4.875"
+    assert described(task, load_task(task)) == (
+        "a.csv: 40 rows, 2 rows of b.csv to evaluate on (2 with the texts of training rows, which "
+        "makes scores too good), a regression, 0 to 4.875"
+    )
     file = label_file(tmp_path / "c.csv", ["x", "y"] * 5)
     task = task_of_files((file,), ("premise",), "verdict")
-    said = "c: 2 labels: x, y; a tenth of its rows is held out to evaluate on"
-    assert described(task, load_task(task)) == said
+    assert described(task, load_task(task)) == "c.csv: 10 rows, 1 held out, 2 labels: x, y"
+
+
+def test_texts_of_held_out_rows_that_are_learned_too_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "twice.csv"
+    rows = [f"text {n // 2},{'xy'[n % 2]}" for n in range(40)]
+    file.write_text("\n".join(["premise,verdict", *rows]))
+    data = load_task(task := task_of_files((file,), ("premise",), "verdict"))
+    learned = {*data["train"]["text_a"][:]}
+    shared = sum(text in learned for text in data["held_out"]["text_a"][:])
+    assert shared
+    assert f"40 rows, 4 held out ({shared} with the texts of training" in described(task, data)
 
 
 def test_labels_of_json_are_spelled_as_in_the_file(tmp_path: Path) -> None:
@@ -131,18 +144,18 @@ def test_a_run_is_known_by_its_data(pairs: Path, tmp_path: Path) -> None:
 
 def test_a_sweep_of_a_file(pairs: Path) -> None:
     given = sweep(tasks=None, train_file=str(pairs), **OPTIONS)
-    assert given.task_names == ["pairs"]
+    assert given.task_names == ["pairs.csv"]
     assert from_dict(SweepConfig, json.loads(json.dumps(asdict(given)))) == given
     plan = make_plan(given)
-    assert plan.cells == [("pairs", mapping) for mapping in MAPPINGS]
+    assert plan.cells == [("pairs.csv", mapping) for mapping in MAPPINGS]
     for run in plan.due({}):
         assert (run.config.task, run.config.train_file) == (None, str(pairs))
         assert run.config.task_of_run().labels == ("no", "yes")
 
 
 def test_titles_name_the_data(pairs: Path, tmp_path: Path) -> None:
-    own = sweep(tasks=None, train_file=str(pairs), **OPTIONS)
-    for config, title in ((own, "pairs: sweep a"), (sweep(), "GLUE sweep a")):
+    own = sweep(tasks=None, train_file=str(pairs.rename(tmp_path / "RTE.csv")), **OPTIONS)
+    for config, title in ((own, "RTE.csv: sweep a"), (sweep(), "GLUE sweep a")):
         results = Results.of(tmp_path / "a", config, make_plan(config))
         assert EXPERIMENT.page(results).title == title
 
@@ -216,8 +229,8 @@ def test_one_file_is_enough_to_train(
     folder = tmp_path / "run"
     main(["train", *command(pairs, tiny_model, "--output_dir", str(folder))])
     said = capsys.readouterr().out
-    assert "pairs: 2 labels: no, yes; a tenth of its rows is held out to evaluate on\n" in said
-    assert f"pairs, {ROWS // 10} held_out" in said
+    assert f"pairs.csv: {ROWS} rows, {ROWS // 10} held out, 2 labels: no, yes\n" in said
+    assert f"pairs.csv, {ROWS // 10} held_out" in said
     results = json.loads((folder / "results.json").read_text())
     assert results["rows"] == {"train": ROWS - ROWS // 10, "held_out": ROWS // 10}
     found = results["predictions"]["held_out"]
@@ -261,9 +274,9 @@ def test_a_check(
     assert not folder.exists()
     main(words)
     said = capsys.readouterr().out
-    assert said.index("time: about ") < said.index("Scores of pairs x 100")
+    assert said.index("time: about ") < said.index("Scores of pairs.csv x 100")
     assert all(word in said for word in ("Verdict", "softmax", "entmax alpha=1.5", "report: "))
-    assert (folder / "report.md").read_text().startswith("# pairs: sweep check\n")
+    assert (folder / "report.md").read_text().startswith("# pairs.csv: sweep check\n")
     # a finished check is only reported again
     main(words)
     assert "runs: 0 of 12 are due" in capsys.readouterr().out
