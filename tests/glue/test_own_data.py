@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from engine.command import from_dict
 from engine.sweep import run as sweep_run
+from engine.sweep.records import Records
 from engine.sweep.results import Results
 from glue.__main__ import EXPERIMENT, main
-from glue.check import CheckConfig
+from glue.check import CheckConfig, next_commands
 from glue.config import RunConfig
 from glue.data import described
 from glue.plan import make_plan
@@ -217,6 +219,32 @@ def test_a_check_tries_as_much_of_each(pairs: Path) -> None:
     assert {len(runs) for runs in plan.first.values()} == {3}
 
 
+def test_the_next_command_trains_as_the_check_did(pairs: Path) -> None:
+    words = ["--text_columns", "premise,hypothesis", "--label_column", "verdict"]
+    words += ["--mappings", "entmax:alpha=1.5,sparsemax", "--train.epochs", "1"]
+    given = parsed(["check", "--train_file", str(pairs), *words]).sweep()
+    plan = make_plan(given)
+    done = [
+        run.record(status="finished", results={"score": run.config.train.learning_rate})
+        for runs in plan.first.values()
+        for run in runs
+    ]
+    trials = {record.hash: record for record in done}
+    finals = [run for runs in plan.finals(trials).values() for run in runs]
+    found = Records({run.hash: run.record(status="finished") for run in finals}, [])
+    lines = next_commands(given, found)
+    assert [line.partition(": ")[0] for line in lines] == [
+        "next, for entmax alpha=1.5",
+        "next, for sparsemax",
+    ]
+    for line, first in zip(lines, (finals[3], finals[6]), strict=True):
+        _, _, options = line.partition(" glue train ")
+        run = parsed(["train", *shlex.split(options)])
+        assert run.train.learning_rate == 1e-4
+        assert (run.train, run.mapping) == (first.config.train, first.config.mapping)
+        assert run.task_of_run() == first.config.task_of_run()
+
+
 def command(pairs: Path, model: Path, *more: str) -> list[str]:
     options = {"train_file": pairs, "model": model, "train.epochs": 1, "train.batch_size": 8}
     words = [word for name, value in (options | OPTIONS).items() for word in (f"--{name}", value)]
@@ -275,7 +303,10 @@ def test_a_check(
     main(words)
     said = capsys.readouterr().out
     assert said.index("time: about ") < said.index("Scores of pairs.csv x 100")
-    assert all(word in said for word in ("Verdict", "softmax", "entmax alpha=1.5", "report: "))
+    assert all(
+        word in said
+        for word in ("Verdict", "softmax", "entmax alpha=1.5", "report: ", "next, for entmax")
+    )
     assert (folder / "report.md").read_text().startswith("# pairs.csv: sweep check\n")
     # a finished check is only reported again
     main(words)
