@@ -20,7 +20,7 @@ from engine.command import Command
 from engine.config import ReportConfig
 from engine.experiment import Experiment, exit_if_failed
 from engine.sweep.config import Resources
-from glue.check import CheckConfig, next_commands
+from glue.check import CheckConfig
 from glue.config import RunConfig
 from glue.sweep import SweepConfig
 
@@ -36,6 +36,8 @@ def check(config: CheckConfig, resources: Resources) -> None:
         return
     records = EXPERIMENT.search(sweep, resources, checked=True)
     print(EXPERIMENT.report(ReportConfig(sweep.output_dir)))
+    from glue.summary import next_commands
+
     for line in next_commands(sweep, records):
         print(line)
     exit_if_failed(records)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from engine.config import ScheduleConfig
-from engine.sweep.records import Records
 from engine.types import Mapping
-from glue.config import FILES, LabelledFiles, MappingConfig, TrainConfig
+from glue.config import LabelledFiles, TrainConfig
 from glue.sweep import BASELINE, CandidateConfig, SweepConfig
-from sparse_attn.cli.programs import command_of
-from sparse_attn.evaluation.rows import column_names
 from sparse_attn.system.hub import is_hub_id
-from sparse_attn.system.imports import import_options, imported
 
 RATES = (5e-5, 2e-5, 1e-4)  # a trial of each for every mapping; the first wins a tie
 SEEDS = 3
@@ -109,24 +103,3 @@ def _ramped(label: str, mapping: Mapping) -> CandidateConfig:
             "change; give another value"
         )
     return CandidateConfig(name, params, schedule=ScheduleConfig(parameter, start, end=RAMP))
-
-
-def next_commands(sweep: SweepConfig, records: Records) -> list[str]:
-    """Return, for each mapping, the command that trains a model with its best setting."""
-    files = {name: getattr(sweep, name) for name in FILES}
-    files["text_columns"] = ",".join(column_names(sweep.text_columns))
-    given = {**files, "model": sweep.model, "output_dir": "runs/mine"}
-    defaults = {"mapping": asdict(MappingConfig()), "train": asdict(TrainConfig())}
-    lines = []
-    for record in records.by_hash.values():
-        if (record.stage, record.index) != ("final", 0) or record.mapping == BASELINE:
-            continue
-        settings = {
-            name: json.dumps({k: v for k, v in record.config[name].items() if v != plain[k]})
-            for name, plain in defaults.items()
-        }
-        options = {name: value for name, value in (given | settings).items() if value is not None}
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        words += import_options(imported())
-        lines.append(f"next, for {record.mapping}: {command_of('glue')} train {shlex.join(words)}")
-    return lines

@@ -15,10 +15,11 @@ from engine.sweep import run as sweep_run
 from engine.sweep.records import Records
 from engine.sweep.results import Results
 from glue.__main__ import EXPERIMENT, main
-from glue.check import CheckConfig, next_commands
+from glue.check import CheckConfig
 from glue.config import RunConfig
 from glue.data import described
 from glue.plan import make_plan
+from glue.summary import next_commands
 from glue.sweep import SweepConfig
 from glue.train import seconds
 from sparse_attn.evaluation.data import load_task, read_split
