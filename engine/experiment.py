@@ -142,15 +142,17 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     def check_folder(self, config: RunT) -> None:
         """Raise ValueError if this run may not use output_dir; write nothing."""
+        from engine.sweep.records import identity
         from sparse_attn.system.run_folders import check_run_folder
 
-        check_run_folder(Path(config.output_dir), config.comparable(), config.resume)
+        check_run_folder(Path(config.output_dir), identity(config), config.resume)
 
     def claim_folder(self, config: RunT) -> None:
         """Claim output_dir for this run; raise the errors of `check_folder`."""
+        from engine.sweep.records import identity
         from sparse_attn.system.run_folders import claim_run_folder
 
-        claim_run_folder(Path(config.output_dir), config.comparable(), config.resume)
+        claim_run_folder(Path(config.output_dir), identity(config), config.resume)
 
     def train(self, config: RunT, parts: Any) -> dict[str, Any] | None:
         """Perform a prepared run in its folder, and write results.json.

@@ -36,6 +36,10 @@ def check(config: CheckConfig, resources: Resources) -> None:
         return
     records = EXPERIMENT.search(sweep, resources, checked=True)
     print(EXPERIMENT.report(ReportConfig(sweep.output_dir)))
+    from glue.summary import next_commands
+
+    for line in next_commands(sweep, records):
+        print(line)
     exit_if_failed(records)
 
 
@@ -71,8 +75,9 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         run = super().prepare(config)
         if config.files and self.is_main_process:
             from glue.data import described
+            from sparse_attn.evaluation.data import load_task
 
-            print(described(run.task, run.data))
+            print(described(run.task, load_task(run.task)))
         return run
 
     @property

@@ -13,8 +13,8 @@ from sparse_attn.system.hub import is_hub_id
 RATES = (5e-5, 2e-5, 1e-4)  # a trial of each for every mapping; the first wins a tie
 SEEDS = 3
 RAMP = 0.5  # of training; the other half runs at the final values
-# the start of sparsegen's dial is far from softmax
-WITHOUT_DIAL = ("sparsegen",)
+# sparsegen's dial starts far from softmax; a linear ramp of t or k has its zeros at the very end
+WITHOUT_DIAL = ("sparsegen", "t-softmax", "top-k-softmax")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,16 @@ class CheckConfig(LabelledFiles):
         """Return the sweep: three trials and three seeds of softmax and of each mapping.
 
         Raises:
-            ValueError, FileNotFoundError: invalid mappings, files or columns.
+            ValueError, FileNotFoundError: invalid mappings, files or columns; or a mapping that
+                cannot be ramped in.
         """
         from sparse_attn.mappings.syntax import parse_mappings
 
         parsed = parse_mappings(self.mappings, "mappings")
+        if BASELINE in parsed:
+            raise ValueError(
+                f"mappings={BASELINE}: is always included; name what to compare with it"
+            )
         return SweepConfig(
             train_file=self.train_file,
             validation_file=self.validation_file,
@@ -61,7 +66,7 @@ class CheckConfig(LabelledFiles):
             output_dir=self.output_dir,
             mappings={
                 BASELINE: CandidateConfig(BASELINE),
-                **{label: _ramped(mapping) for label, mapping in parsed.items()},
+                **{label: _ramped(label, mapping) for label, mapping in parsed.items()},
             },
             learning_rates=list(RATES),
             trials=len(RATES),
@@ -70,20 +75,31 @@ class CheckConfig(LabelledFiles):
         )
 
 
-def _ramped(mapping: Mapping) -> CandidateConfig:
+def _ramped(label: str, mapping: Mapping) -> CandidateConfig:
     """Ramp a mapping in by its dial, from the end without zeros, or else by `mixed-NAME`."""
-    from sparse_attn.mappings.derived import MIX, MIXED
+    from sparse_attn.mappings.derived import MIX, MIXED, SCALED
 
     values = mapping.parameter_values()
     params = {name: value for name, value in values.items() if value is not None}
     plain = CandidateConfig(mapping.name, params)
-    dial = mapping.spec.dial
     if plain.is_ramped:
         return plain
-    if dial is not None and mapping.name not in WITHOUT_DIAL:
-        ramp = ScheduleConfig(dial.parameter, float(dial.value(0.0)), end=RAMP)
-        return CandidateConfig(mapping.name, params, schedule=ramp)
-    name = MIXED + mapping.name.removeprefix(MIXED)
-    return CandidateConfig(
-        name, {MIX.name: 1.0, **params}, schedule=ScheduleConfig(MIX.name, 0.0, end=RAMP)
-    )
+    dial, name = mapping.spec.dial, mapping.name
+    has_dial = dial is not None and name.removeprefix(SCALED) not in WITHOUT_DIAL
+    if dial is not None and has_dial and not name.startswith(MIXED):
+        parameter, start = dial.parameter, float(dial.value(0.0))
+    elif name.startswith(SCALED):
+        raise ValueError(
+            f"mappings={label}: a check ramps each mapping in from softmax, and {name} has no "
+            "ramp; compare it by `glue sweep` with protocol paper"
+        )
+    else:
+        parameter, start = MIX.name, 0.0
+        name = MIXED + name.removeprefix(MIXED)
+        params = {MIX.name: MIX.default, **params}
+    if params[parameter] == start:
+        raise ValueError(
+            f"mappings={label}: a check ramps {parameter} in from {start:g}, so nothing would "
+            "change; give another value"
+        )
+    return CandidateConfig(name, params, schedule=ScheduleConfig(parameter, start, end=RAMP))

@@ -1,14 +1,19 @@
-"""Terminal summary of a run: its results next to a baseline, and the next command."""
+"""Terminal summary of a run or a check: results next to a baseline, and the next command."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+from dataclasses import asdict
 from typing import Any
 
-from glue.config import RunConfig
+from engine.sweep.records import Records
+from glue.config import FILES, MappingConfig, RunConfig, TrainConfig
 from glue.scoring import baseline
+from glue.sweep import BASELINE, SweepConfig
 from sparse_attn.cli.programs import command_of
+from sparse_attn.evaluation.rows import column_names
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.reports.table import Table, plain
 from sparse_attn.reports.text import NOTHING
@@ -41,6 +46,27 @@ def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
         f"results: {config.output_dir}/results.json",
         _next_command(task, config),
     ]
+
+
+def next_commands(sweep: SweepConfig, records: Records) -> list[str]:
+    """Return, for each mapping, the command that trains a model with its best setting."""
+    files = {name: getattr(sweep, name) for name in FILES}
+    files["text_columns"] = ",".join(column_names(sweep.text_columns))
+    given = {**files, "model": sweep.model, "output_dir": "runs/mine"}
+    defaults = {"mapping": asdict(MappingConfig()), "train": asdict(TrainConfig())}
+    lines = []
+    for record in records.by_hash.values():
+        if (record.stage, record.index) != ("final", 0) or record.mapping == BASELINE:
+            continue
+        settings = {
+            name: json.dumps({k: v for k, v in record.config[name].items() if v != plain[k]})
+            for name, plain in defaults.items()
+        }
+        options = {name: value for name, value in (given | settings).items() if value is not None}
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        words += import_options(imported())
+        lines.append(f"next, for {record.mapping}: {command_of('glue')} train {shlex.join(words)}")
+    return lines
 
 
 def _next_command(task: Task, config: RunConfig) -> str:

@@ -183,9 +183,9 @@ def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
     path = resolve_model(sweep.model)
     for config in {task: runs[0].config for (task, _), runs in plan.first.items()}.values():
         task = config.task_of_run()
-        data = load_data(config, task)
+        load_data(config, task)
         if config.files:
-            print(described(task, data))
+            print(described(task, load_task(task)))
         model = load_model(path, task)
         check_length(sweep.train.max_length, model.config, load_tokenizer(path))
     for (_, label), runs in plan.first.items():

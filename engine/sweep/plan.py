@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from engine.sweep.records import SWEEP_FILE, Record, Records, Stage, run_hash
+from engine.sweep.records import SWEEP_FILE, Record, Records, Stage, identity, run_hash
 
 Cell = tuple[str, str]
 
@@ -35,18 +35,17 @@ class PlannedRun:
     @cached_property
     def hash(self) -> str:
         """Hash of the run, from `run_hash`."""
-        return run_hash(self.mapping, self._comparable)
+        return run_hash(self.mapping, self._identity)
 
     def record(self, **outcome: Any) -> Record:
         """Return the record of this run with its outcome."""
         return Record(
-            self.task, self.mapping, self.stage, self.index, self.hash, self._comparable, **outcome
+            self.task, self.mapping, self.stage, self.index, self.hash, self._identity, **outcome
         )
 
     @cached_property
-    def _comparable(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.config.comparable()
-        return found
+    def _identity(self) -> dict[str, Any]:
+        return identity(self.config)
 
 
 class SweepPlan:

@@ -77,6 +77,30 @@ def hash_of(config: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def identity(config: Any) -> dict[str, Any]:
+    """Return the settings that determine the result of a run; equal ones mean the same run.
+
+    They are `config.comparable()`, and the SHA-256 of the file of each user's mapping that these
+    name, so that an edited mapping is another run.
+    """
+    from sparse_attn.evaluation.labelled_files import digest
+    from sparse_attn.mappings.registry import file_of
+
+    content: dict[str, Any] = config.comparable()
+    files = {name: file for name in _words(content) if (file := file_of(name)) is not None}
+    sources = {name: digest(file) for name, file in sorted(files.items())}
+    return {**content, "mapping_sha256": sources} if sources else content
+
+
+def _words(content: Any) -> Iterator[str]:
+    """Yield all strings among the values of a JSON object."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, dict | list | tuple):
+        for value in content.values() if isinstance(content, dict) else content:
+            yield from _words(value)
+
+
 def run_hash(mapping: str, config: dict[str, Any]) -> str:
     """Return the hash that names a run's record; two labels of one mapping are two runs."""
     return hash_of({"label": mapping, **config})

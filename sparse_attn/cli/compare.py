@@ -187,7 +187,8 @@ def add_labels(group: Any) -> None:
         "--task",
         help="a task of GLUE, a YAML file as in docs/glue.md, or a labelled .tsv, .csv, .json or "
         ".jsonl file with --text-columns and --label-column; MODEL is a classifier for it, and its "
-        "(first) dev set is used, of a labelled file the tenth that `glue train` holds out",
+        "(first) dev set is used, of a labelled file all rows; if MODEL was trained on it, give a "
+        "file that it has not seen",
     )
 
 

@@ -171,7 +171,8 @@ def _read_task(options: Given) -> Data:
         task = get_task(name)
     else:
         _checked("--task", file, "of labelled texts", SUFFIXES)
-        task = task_of_files((file,), options.columns, options.label_column)
+        # as its own dev set too, so that every row is measured
+        task = task_of_files((file, file), options.columns, options.label_column)
     split = task.dev_splits[0]
     local = folder is not None or task.root is not None
     rows: Any = read_split(task, folder, split) if local else load_task(task)[split]
@@ -180,7 +181,7 @@ def _read_task(options: Given) -> Data:
     _check(labels, f"--task {name}", "label")
     return Data(
         list(zip(*texts, strict=True)),
-        f"{task.name} {split}",
+        f"{task.name} {split}" if file is None else short(file),
         Labels(task.main_metric, labels, lambda outputs: predictions_of(outputs, task)),
         task,
     )

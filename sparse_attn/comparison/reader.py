@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from sparse_attn.comparison.windows import Window
-from sparse_attn.evaluation.labels import class_order
+from sparse_attn.evaluation.labels import class_order, with_all_labels
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.opening import (
     check_vocabulary,
@@ -258,7 +258,7 @@ def open_reader(
     Args:
         name: a folder, a hub id, pkg://package/folder, or a GGUF file.
         embed: leave out the head.
-        task: task that the model must be a classifier for.
+        task: task that the model must be a classifier for; its rows may lack a class of the model.
         max_length: tokens after which texts are cut; None for LONGEST, or what the model reads.
 
     Raises:
@@ -277,6 +277,7 @@ def open_reader(
         )
         model = load_model(path, config, cls, trust_remote_code=trust_remote_code)
         model.to(choose_device("auto"))
+    task = task and with_all_labels(task, config)
     if task is not None and config.num_labels != task.num_labels:
         raise ValueError(
             f"MODEL={name!r}: gives {config.num_labels} scores, but {task.name} has "

@@ -60,7 +60,7 @@ def task_of_files(files: tuple[Path, ...], text: tuple[str, ...], label: str | N
     root = Path(os.path.commonpath([path.parent for path in paths]))
     names = [path.relative_to(root).as_posix() for path in paths]
     return Task(
-        train.stem,
+        train.name,  # with its ending, so that RTE.csv is not taken for the task of GLUE
         text,
         label,
         labels,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from transformers import PretrainedConfig
 
@@ -57,6 +58,19 @@ def class_order(config: PretrainedConfig, task: Task, model: str) -> list[int] |
         "id2label of the model's config.json, in the model's order. To train a new head, save "
         "AutoModel.from_pretrained(model) and name that folder"
     )
+
+
+def with_all_labels(task: Task, config: PretrainedConfig) -> Task:
+    """Append the labels that only the model names, if it names all labels of the task.
+
+    A file may lack a class.
+    """
+    names, known = _names(config), set(_folded(task.labels or ()))
+    folded = set(_folded(names))
+    if task.labels is None or len(folded) < len(names) or not known < folded:
+        return task
+    more = [name for name in names if name.casefold() not in known]
+    return replace(task, labels=(*task.labels, *more))
 
 
 def _names(config: PretrainedConfig) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, get_args, overload
 
 from sparse_attn.mappings import (
@@ -137,6 +139,13 @@ def module_of(name: str) -> str | None:
     # functools is that of a partial function
     others = ("", "__main__", "__mp_main__", "functools", "sparse_attn")
     return None if module.partition(".")[0] in others else module
+
+
+def file_of(name: str) -> Path | None:
+    """Return the file of a user's mapping; None where `module_of` gives None, or without a file."""
+    module = sys.modules.get(module_of(name) or "")
+    file = getattr(module, "__file__", None)
+    return None if file is None else Path(file)
 
 
 def parameters_of(spec: MappingSpec) -> tuple[ParameterSpec, ...]:

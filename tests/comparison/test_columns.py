@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sparse_attn.comparison.data import read_data, read_long_text
 from sparse_attn.comparison.options import Options
+from sparse_attn.comparison.reader import open_reader
 from tests.comparison.running import Models, compared, parse, texts
 
 TEXTS = texts(60)
@@ -46,13 +49,27 @@ def test_texts_and_pairs(table: Path) -> None:
 def test_a_labelled_file_is_a_task(models: Models, table: Path) -> None:
     columns = ["--text-columns", "a,b", "--label-column", "word"]
     data = read_data(given("--task", table, *columns))
-    assert data.source == "table held_out"
-    assert len(data.inputs) == len(TEXTS) // 10
+    assert data.source == f"{table.parent.name}/table.csv"
+    assert data.inputs == [(text, f"{text} b") for text in TEXTS]
     assert data.labels is not None
-    places = [TEXTS.index(first) for first, _ in data.inputs]
-    assert np.array_equal(data.labels.values, [place % 2 for place in places])
+    assert np.array_equal(data.labels.values, [n % 2 for n in range(len(TEXTS))])
     record = compared(
         models.classifier, "--task", table, *columns, "--mappings", "entmax:alpha=1.5"
     )
     assert record["metric"] == "accuracy"
     assert "--text-columns a,b --label-column word" in record["command"]
+
+
+def test_a_file_may_lack_a_class(models: Models, table: Path, tmp_path: Path) -> None:
+    columns = ["--text-columns", "a,b", "--label-column", "word"]
+    labels: dict[str, Any] = {"id2label": {0: "1", 1: "none", 2: "0"}, "num_labels": 3}
+    AutoModelForSequenceClassification.from_pretrained(
+        models.classifier, ignore_mismatched_sizes=True, **labels
+    ).save_pretrained(tmp_path / "three")
+    AutoTokenizer.from_pretrained(models.classifier).save_pretrained(tmp_path / "three")
+    data = read_data(given("--task", table, *columns))
+    reader = open_reader(str(tmp_path / "three"), task=data.task)
+    assert reader.order == [2, 0, 1]
+    assert data.labels is not None
+    ones = torch.tensor([1.0, 0.0, 0.0])[reader.order].expand(len(TEXTS), -1)
+    assert data.labels.score(ones) == 0.5

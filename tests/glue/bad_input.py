@@ -85,10 +85,14 @@ def of_file(content: str = LABELLED, **changes: Any) -> Call:
     return call
 
 
-def same_rows(folder: Path) -> Any:
-    """A validation file that is a copy of the training file."""
-    (folder / "copy.csv").write_text(LABELLED)
-    return of_file(validation_file=str(folder / "copy.csv"))(folder)
+def learned_rows(*rows: str) -> Call:
+    """A validation file of these rows."""
+
+    def call(folder: Path) -> Any:
+        (folder / "dev.csv").write_text("\n".join(("text,other,label", *rows)))
+        return of_file(validation_file=str(folder / "dev.csv"))(folder)
+
+    return call
 
 
 def same_rows_in_yaml(folder: Path) -> Any:
@@ -114,8 +118,13 @@ OWN_DATA: list[tuple[str, Call]] = [
         of_file("text,other,label\n" + "".join(f"x,y,{n}\n" for n in range(101))),
     ),
     ("4 rows are too few to hold out a tenth", of_file(LABELLED)),
-    ("own: the rows of dev .copy.csv. are those of train", same_rows),
-    ("own: the rows of dev .own.csv. are those of train .*leave dev out", same_rows_in_yaml),
+    (
+        "own.csv: all 4 rows of dev .dev.csv. are in train .own.csv., so the score",
+        learned_rows("z,y,b", "x,y,b", "y,y,a", "w,y,a"),
+    ),
+    # labels and columns that are not read make no difference
+    ("own.csv: all 2 rows of dev", learned_rows("x,y,a", "w,z,b")),
+    ("own: all 4 rows of dev .own.csv. are in train .*leave dev out", same_rows_in_yaml),
     ("task='RTE': not beside train_file", of_file(task="RTE")),
     ("data_dir='d': not beside train_file", of_file(data_dir="d")),
     ("text_columns='text': needs train_file", of_file(train_file=None, task="RTE")),

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
 
 from glue.model import load_model
-from sparse_attn.evaluation.labels import class_order
+from sparse_attn.evaluation.labels import class_order, with_all_labels
 from sparse_attn.evaluation.tasks import TASKS
 from tests.glue.make_glue import own_task
 
@@ -54,6 +54,23 @@ def classifier(folder: Path, tiny_model: Path, names: list[Any]) -> Path:
 )
 def test_classes_are_matched_by_name(task: str, names: list[Any], expected: list[int]) -> None:
     assert class_order(named(names), TASKS[task], "model") == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["C", "B", "A"], ("a", "b", "C")),
+        (["b", "a"], ("a", "b")),
+        (["x", "b", "c"], ("a", "b")),
+        (["LABEL_0", "LABEL_1", "LABEL_2"], ("a", "b")),
+        (["a", "b", "c", "C"], ("a", "b")),
+    ],
+)
+def test_labels_of_a_file_that_lacks_some(
+    names: list[Any], expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    task = own_task(tmp_path, ".csv", labels=["a", "b"])
+    assert with_all_labels(task, named(names)).labels == expected
 
 
 def test_a_task_with_the_names_that_mean_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 
 from engine.command import from_dict
 from engine.sweep import run as sweep_run
+from engine.sweep.records import Records
 from engine.sweep.results import Results
 from glue.__main__ import EXPERIMENT, main
 from glue.check import CheckConfig
 from glue.config import RunConfig
 from glue.data import described
 from glue.plan import make_plan
+from glue.summary import next_commands
 from glue.sweep import SweepConfig
 from glue.train import seconds
 from sparse_attn.evaluation.data import load_task, read_split
@@ -52,7 +55,7 @@ def run_of(file: Path, **changes: Any) -> RunConfig:
 
 def test_a_task_is_read_from_a_file(pairs: Path, tmp_path: Path) -> None:
     task = task_of_files((pairs,), ("premise", "hypothesis"), "verdict")
-    assert (task.name, task.labels, task.metrics) == ("pairs", ("no", "yes"), ("accuracy",))
+    assert (task.name, task.labels, task.metrics) == ("pairs.csv", ("no", "yes"), ("accuracy",))
     assert (task.splits, task.dev_splits) == ({"train": "pairs.csv"}, ("held_out",))
     other = label_file(tmp_path / "more" / "dev.csv", ["yes", "no"])
     task = task_of_files((pairs, other), ("premise",), "verdict")
@@ -82,11 +85,24 @@ def test_what_a_file_was_taken_for_is_said(tmp_path: Path) -> None:
     file = label_file(tmp_path / "a.csv", [n / 8 for n in range(40)])
     other = label_file(tmp_path / "b.csv", [0.5, 1.5])
     task = task_of_files((file, other), ("premise",), "verdict")
-    assert described(task, load_task(task)) == "a: a regression, 0 to 4.875"
+    assert described(task, load_task(task)) == (
+        "a.csv: 40 rows, 2 rows of b.csv to evaluate on (2 with the texts of training rows, which "
+        "makes scores too good), a regression, 0 to 4.875"
+    )
     file = label_file(tmp_path / "c.csv", ["x", "y"] * 5)
     task = task_of_files((file,), ("premise",), "verdict")
-    said = "c: 2 labels: x, y; a tenth of its rows is held out to evaluate on"
-    assert described(task, load_task(task)) == said
+    assert described(task, load_task(task)) == "c.csv: 10 rows, 1 held out, 2 labels: x, y"
+
+
+def test_texts_of_held_out_rows_that_are_learned_too_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "twice.csv"
+    rows = [f"text {n // 2},{'xy'[n % 2]}" for n in range(40)]
+    file.write_text("\n".join(["premise,verdict", *rows]))
+    data = load_task(task := task_of_files((file,), ("premise",), "verdict"))
+    learned = {*data["train"]["text_a"][:]}
+    shared = sum(text in learned for text in data["held_out"]["text_a"][:])
+    assert shared
+    assert f"40 rows, 4 held out ({shared} with the texts of training" in described(task, data)
 
 
 def test_labels_of_json_are_spelled_as_in_the_file(tmp_path: Path) -> None:
@@ -131,18 +147,18 @@ def test_a_run_is_known_by_its_data(pairs: Path, tmp_path: Path) -> None:
 
 def test_a_sweep_of_a_file(pairs: Path) -> None:
     given = sweep(tasks=None, train_file=str(pairs), **OPTIONS)
-    assert given.task_names == ["pairs"]
+    assert given.task_names == ["pairs.csv"]
     assert from_dict(SweepConfig, json.loads(json.dumps(asdict(given)))) == given
     plan = make_plan(given)
-    assert plan.cells == [("pairs", mapping) for mapping in MAPPINGS]
+    assert plan.cells == [("pairs.csv", mapping) for mapping in MAPPINGS]
     for run in plan.due({}):
         assert (run.config.task, run.config.train_file) == (None, str(pairs))
         assert run.config.task_of_run().labels == ("no", "yes")
 
 
 def test_titles_name_the_data(pairs: Path, tmp_path: Path) -> None:
-    own = sweep(tasks=None, train_file=str(pairs), **OPTIONS)
-    for config, title in ((own, "pairs: sweep a"), (sweep(), "GLUE sweep a")):
+    own = sweep(tasks=None, train_file=str(pairs.rename(tmp_path / "RTE.csv")), **OPTIONS)
+    for config, title in ((own, "RTE.csv: sweep a"), (sweep(), "GLUE sweep a")):
         results = Results.of(tmp_path / "a", config, make_plan(config))
         assert EXPERIMENT.page(results).title == title
 
@@ -154,7 +170,11 @@ def test_titles_name_the_data(pairs: Path, tmp_path: Path) -> None:
         ("entmax", "entmax", ("alpha", 1.0, 1.5)),
         ("r-softmax:r=0.15", "r-softmax", ("r", 0.0, 0.15)),
         ("top-p-softmax:p=0.9", "top-p-softmax", ("p", 1.0, 0.9)),
-        ("top-k-softmax:k=8", "top-k-softmax", ("k", 1024.0, 8.0)),
+        # half of a linear ramp of t or k would have no zeros
+        ("top-k-softmax:k=8", "mixed-top-k-softmax", ("mix", 0.0, 1.0)),
+        ("t-softmax:t=4", "mixed-t-softmax", ("mix", 0.0, 1.0)),
+        ("mixed-sparsegen:lam=0.5", "mixed-sparsegen", ("mix", 0.0, 1.0)),
+        ("scaled-entmax:alpha=1.5", "scaled-entmax", ("alpha", 1.0, 1.5)),
         ("sparsegen:lam=0.5", "mixed-sparsegen", ("mix", 0.0, 1.0)),
         ("sparsemax", "mixed-sparsemax", ("mix", 0.0, 1.0)),
         ("sigsoftmax", "mixed-sigsoftmax", ("mix", 0.0, 1.0)),
@@ -176,6 +196,21 @@ def test_a_check_ramps_every_mapping(mapping: str, name: str, ramp: Any, pairs: 
     assert get_spec(name).name == name
 
 
+@pytest.mark.parametrize(
+    ("mappings", "error"),
+    [
+        ("entmax:alpha=1.5,softmax", "mappings=softmax: is always included; name what to compare"),
+        ("scaled-softmax", "mappings=scaled-softmax: a check ramps .* scaled-softmax has no ramp"),
+        ("scaled-t-softmax:t=4", "mappings=scaled-t-softmax t=4: a check .* has no ramp"),
+        ("entmax:alpha=1.0", "mappings=entmax alpha=1.0: a check ramps alpha in from 1, so nothi"),
+        ("mixed-sparsemax:mix=0", "mappings=mixed-sparsemax mix=0: a check ramps mix in from 0"),
+    ],
+)
+def test_a_check_refuses_what_it_cannot_ramp(mappings: str, error: str, pairs: Path) -> None:
+    with pytest.raises(ValueError, match=error):
+        CheckConfig(train_file=str(pairs), mappings=mappings, **OPTIONS).sweep()
+
+
 def test_a_check_tries_as_much_of_each(pairs: Path) -> None:
     words = ["--text_columns", "premise,hypothesis", "--label_column", "verdict"]
     mappings = ["--mappings", "entmax:alpha=1.5,r-softmax:r=0.15"]
@@ -183,6 +218,32 @@ def test_a_check_tries_as_much_of_each(pairs: Path) -> None:
     plan = make_plan(config.sweep())
     assert plan.expected({}) == 3 * (3 + 3)
     assert {len(runs) for runs in plan.first.values()} == {3}
+
+
+def test_the_next_command_trains_as_the_check_did(pairs: Path) -> None:
+    words = ["--text_columns", "premise,hypothesis", "--label_column", "verdict"]
+    words += ["--mappings", "entmax:alpha=1.5,sparsemax", "--train.epochs", "1"]
+    given = parsed(["check", "--train_file", str(pairs), *words]).sweep()
+    plan = make_plan(given)
+    done = [
+        run.record(status="finished", results={"score": run.config.train.learning_rate})
+        for runs in plan.first.values()
+        for run in runs
+    ]
+    trials = {record.hash: record for record in done}
+    finals = [run for runs in plan.finals(trials).values() for run in runs]
+    found = Records({run.hash: run.record(status="finished") for run in finals}, [])
+    lines = next_commands(given, found)
+    assert [line.partition(": ")[0] for line in lines] == [
+        "next, for entmax alpha=1.5",
+        "next, for sparsemax",
+    ]
+    for line, first in zip(lines, (finals[3], finals[6]), strict=True):
+        _, _, options = line.partition(" glue train ")
+        run = parsed(["train", *shlex.split(options)])
+        assert run.train.learning_rate == 1e-4
+        assert (run.train, run.mapping) == (first.config.train, first.config.mapping)
+        assert run.task_of_run() == first.config.task_of_run()
 
 
 def command(pairs: Path, model: Path, *more: str) -> list[str]:
@@ -197,8 +258,8 @@ def test_one_file_is_enough_to_train(
     folder = tmp_path / "run"
     main(["train", *command(pairs, tiny_model, "--output_dir", str(folder))])
     said = capsys.readouterr().out
-    assert "pairs: 2 labels: no, yes; a tenth of its rows is held out to evaluate on\n" in said
-    assert f"pairs, {ROWS // 10} held_out" in said
+    assert f"pairs.csv: {ROWS} rows, {ROWS // 10} held out, 2 labels: no, yes\n" in said
+    assert f"pairs.csv, {ROWS // 10} held_out" in said
     results = json.loads((folder / "results.json").read_text())
     assert results["rows"] == {"train": ROWS - ROWS // 10, "held_out": ROWS // 10}
     found = results["predictions"]["held_out"]
@@ -242,9 +303,12 @@ def test_a_check(
     assert not folder.exists()
     main(words)
     said = capsys.readouterr().out
-    assert said.index("time: about ") < said.index("Scores of pairs x 100")
-    assert all(word in said for word in ("Verdict", "softmax", "entmax alpha=1.5", "report: "))
-    assert (folder / "report.md").read_text().startswith("# pairs: sweep check\n")
+    assert said.index("time: about ") < said.index("Scores of pairs.csv x 100")
+    assert all(
+        word in said
+        for word in ("Verdict", "softmax", "entmax alpha=1.5", "report: ", "next, for entmax")
+    )
+    assert (folder / "report.md").read_text().startswith("# pairs.csv: sweep check\n")
     # a finished check is only reported again
     main(words)
     assert "runs: 0 of 12 are due" in capsys.readouterr().out

@@ -154,10 +154,14 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
     table.write_text("\n".join(["a,b,word", *rows]))
     words = ["model", "--mapping", "entmax", "--out", "out", "--text-columns", "a,b"]
     words += ["--label-column", "word"]
-    inputs = read_inputs(parse([*words, "--texts", str(table), "--task", str(table)]))
+    measured = tmp_path / "measured.csv"
+    measured.write_text("\n".join(["a,b,word", *rows[:10]]))
+    inputs = read_inputs(parse([*words, "--texts", str(table), "--task", str(measured)]))
     assert len(inputs.data.inputs) == 10
     assert len(inputs.texts) == 90
     assert not {*inputs.texts} & {*inputs.data.inputs}
+    with pytest.raises(ValueError, match="leaves 0 texts to learn from"):
+        read_inputs(parse([*words, "--texts", str(table), "--task", str(table)]))
     # the columns of pairs are not those of single texts
     singles = text_file(tmp_path, texts(70))
     inputs = read_inputs(parse([*words, "--texts", str(singles), "--pairs", str(table)]))
