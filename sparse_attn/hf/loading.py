@@ -116,7 +116,8 @@ def check_path(path: str | Path, option: str = "path") -> None:
     if Path(path).is_file():
         raise ValueError(f"{option}={str(path)!r}: is a file; name the folder that holds it")
     if not is_hub_id(str(path)) and not Path(path).is_dir():
-        raise ValueError(f"{option}={str(path)!r}: there is no such folder")
+        hint = "; only commands read pkg://" * str(path).startswith("pkg:")
+        raise ValueError(f"{option}={str(path)!r}: there is no such folder{hint}")
 
 
 def read_config(path: str | Path, **kwargs: Any) -> Any:

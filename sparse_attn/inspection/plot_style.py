@@ -123,12 +123,15 @@ def axes_of(
 
     Raises:
         ValueError: both ax and figsize are given.
+        TypeError: ax is no axes.
     """
     if ax is None:
         new = PaperFigure(figsize=figsize or default, layout="constrained")
         return new, new.add_subplot()
     if figsize is not None:
         raise ValueError(f"figsize={figsize!r}: expected None, because ax is in a figure with one")
+    if not isinstance(ax, Axes):
+        raise TypeError(f"ax: expected one Axes of matplotlib, got {type(ax).__name__}")
     figure = ax.get_figure(root=True)
     assert figure is not None
     return figure, ax

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -45,8 +45,13 @@ def plain_spec(name: str, function: RowFunction, **facts: Any) -> MappingSpec:
     made = partial(on_named_rows, row_map=row_map, parameters=parameters)
     for attribute in ("__module__", "__name__", "__doc__"):  # which commands and models show
         setattr(made, attribute, getattr(function, attribute))
+    if unknown := facts.keys() - {field.name for field in fields(MappingSpec)}:
+        raise TypeError(f"{', '.join(sorted(unknown))}: no field of MappingSpec; see its fields")
     spec = MappingSpec(name, made, parameters=parameters, **facts)
-    return replace(spec, **{**_checked(spec), **facts})
+    found = _checked(spec)
+    if found["zeros"] and facts.get("zeros") is False:
+        raise ValueError(f"zeros=False: {name} gives zeros for some rows; leave it out")
+    return replace(spec, **{**found, **facts})
 
 
 def _parameter(argument: inspect.Parameter, given: ParameterSpec | None) -> ParameterSpec:
@@ -82,6 +87,8 @@ def _rows(
         p = function(rows, **parameters, valid=valid)
     else:
         p = function(rows.masked_fill(~valid, -INF), **parameters)
+    if not isinstance(p, Tensor):
+        raise TypeError(f"returned {type(p).__name__}; return a tensor, by PyTorch operations")
     if p.shape != rows.shape:
         raise ValueError(f"expected the shape of the scores, got {tuple(p.shape)}")
     p = p.masked_fill(~valid, 0.0)  # a NaN there would reach the gradient of the logarithm

@@ -183,15 +183,18 @@ def register_mapping(spec: MappingSpec | str, **fields: Any) -> Any:
             what the random rows show at the default parameters.
 
     Raises:
-        ValueError: the name is taken; the record names a kernel, which would run a mapping of the
+        ValueError: the name is taken, or has other characters than letters, digits, "-", "_" and
+            "."; the record names a kernel, which would run a mapping of the
             library instead of `function`; its mass is none of the three; or `multilabel_only` or
             `predicts` names a loss or parameter that the record does not have; or the function is
             no mapping of rows.
         TypeError: `function` takes no `log` and there is no `log_function`, or a loss is not
-            callable, or an argument of the function cannot be a parameter.
+            callable, or an argument of the function cannot be a parameter; or no name is given.
     """
     if isinstance(spec, str):
         return partial(_register_function, spec, fields)
+    if not isinstance(spec, MappingSpec):
+        raise TypeError('register_mapping: expected a name, as in @register_mapping("my-name")')
     _register(spec)
     return None
 
@@ -214,6 +217,8 @@ def _register(spec: MappingSpec) -> None:
             f"kernel={spec.kernel.name!r}: expected None for {spec.name}; the kernels compute the "
             "library's own mappings; set log_g if yours is pointwise"
         )
+    if not re.fullmatch(r"[\w.-]+", spec.name):
+        raise ValueError(f"name={spec.name!r}: expected letters, digits, '-', '_' and '.'")
     if spec.name in _SPECS:
         raise ValueError(f"name={spec.name!r} is already registered; choose another name")
     if spec.mass not in get_args(Mass):

@@ -99,6 +99,12 @@ ROWS = [
     weights(torch.ones(1, 2, 2), [*"ab"], r"weights: .* \(1, 2, 2\)"),
     weights(torch.ones(0, 0), [""], r"weights: .* \(0, 0\)"),
     weights({}, [], "expected one head or more to draw, got"),
+    weights(EYE, [*"ab"], "ax: expected one Axes .* got list", ax=[], error=TypeError),
+    picture(
+        "record: expected a record.* got list",
+        lambda: pictures.draw_attention([[]], ["a"], layer=0, head=0),
+        TypeError,
+    ),
     weights(2 * EYE, [*"ab"], "weights: .* got numbers outside"),
     weights(-EYE, [*"ab"], r"weights: .* got numbers outside \[0"),
     weights(EYE / 0, [*"ab"], r"weights: .* got numbers outside \[0, 1\] or NaN"),

@@ -63,6 +63,10 @@ def draw_attention(
     shared = ""
     for number in heads:
         for name, one in records.items():
+            if not isinstance(one, AttentionRecord):
+                raise TypeError(
+                    f"record: expected a record, or a dict of records, got {type(one).__name__}"
+                )
             place = layer_number(layer, one.layers)
             parts = [name or one.mappings[place], f"layer {place}", f"head {number}"]
             differs = [len(records) > 1, False, len(heads) > 1]
