@@ -32,6 +32,7 @@ _SPECS: dict[str, MappingSpec] = {
     for spec in module.SPECS
 }
 
+LIBRARY = frozenset(_SPECS)
 LONGEST_NAME = 100  # each prefix of a name gives another record
 
 # names of the literature: a word of the name, and the name here
@@ -132,12 +133,13 @@ def module_of(name: str) -> str | None:
 
     None for a mapping of the library, or of a script or notebook, which no other program imports.
     """
-    spec = _SPECS.get(_base(name))
-    if spec is None:  # of a mapping that was pickled
+    base = _base(name)
+    spec = _SPECS.get(base)
+    if spec is None or base in LIBRARY:  # None: of a mapping that was pickled
         return None
     module: str = getattr(spec.log_g or spec.function, "__module__", None) or ""
-    # functools is that of a partial function
-    others = ("", "__main__", "__mp_main__", "functools", "sparse_attn")
+    # functools is that of a partial function, sparse_attn that of `pointwise_spec`
+    others = ("", "__main__", "__mp_main__", "functools", "sparse_attn", "torch")
     return None if module.partition(".")[0] in others else module
 
 

@@ -170,3 +170,4 @@ def test_a_cell_of_a_notebook_runs_again():
 def test_the_module_of_a_mapping():
     assert module_of("min-p") == module_of("scaled-min-p") == __name__
     assert module_of("softmax") is module_of("mixed-entmax") is None
+    assert not [name for name in registry.LIBRARY if module_of(name)]  # softmax-abs has torch.abs
