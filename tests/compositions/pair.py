@@ -20,7 +20,7 @@ def two_processes() -> dict[str, Answer]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.compositions.pair", folder]
         ranks = [subprocess.Popen([*command, rank], cwd=ROOT) for rank in "01"]
-        assert [process.wait(120) for process in ranks] == [0, 0]
+        assert [process.wait(240) for process in ranks] == [0, 0]
         return torch.load(Path(folder, "gradients.pt"))
 
 
