@@ -28,6 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given.run(given)
 
 
+class _Version(argparse.Action):
+    """Look the version up only if it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"sparse-attn {own_version()}")
+        parser.exit()
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     """The options of a subcommand, and its `run`, which takes them."""
     parser = LineParser(
@@ -35,7 +43,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         description="Replace softmax in Transformers by other probability mappings.",
         epilog=f"In a clone also: {', '.join(PROGRAMS)}; see sparse-attn glue --help etc.",
     )
-    parser.add_argument("--version", action="version", version=f"sparse-attn {own_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (mappings, inspect, compare, convert):
         command.add_to(commands)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tomllib
-from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]  # of the clone, if this is one
@@ -19,6 +17,10 @@ def in_clone() -> bool:
 
 def own_version() -> str:
     """Return this project's version, which may run from its sources without being installed."""
+    # they would double the time of `import sparse_attn`
+    import tomllib
+    from importlib import metadata
+
     try:
         return metadata.version("sparse-attn")
     except metadata.PackageNotFoundError:
