@@ -73,11 +73,8 @@ class Glue(Experiment[RunConfig, SweepConfig]):
 
     def prepare(self, config: RunConfig) -> Any:
         run = super().prepare(config)
-        if config.files and self.is_main_process:
-            from glue.data import described
-            from sparse_attn.evaluation.data import load_task
-
-            print(described(run.task, load_task(run.task)))
+        if run.about and self.is_main_process:
+            print(run.about)
         return run
 
     @property

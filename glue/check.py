@@ -58,10 +58,7 @@ class CheckConfig(LabelledFiles):
                 f"mappings={BASELINE}: is always included; name what to compare with it"
             )
         return SweepConfig(
-            train_file=self.train_file,
-            validation_file=self.validation_file,
-            text_columns=self.text_columns,
-            label_column=self.label_column,
+            **self.given_files,
             model=self.model,
             output_dir=self.output_dir,
             mappings={

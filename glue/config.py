@@ -157,6 +157,11 @@ class LabelledFiles:
                 )
 
     @property
+    def given_files(self) -> dict[str, Any]:
+        """The fields of this class, as arguments of a sweep or a run."""
+        return {name: getattr(self, name) for name in FILES}
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """The labelled files: none, one to train on, or another one to evaluate on too."""
         given = (self.train_file, self.validation_file)

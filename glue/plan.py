@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from engine.sweep.config import FIRST_TRIAL_SEED
 from engine.sweep.plan import Cell, SweepPlan, best_of, grid
-from glue.config import FILES, MappingConfig, RunConfig
+from glue.config import MappingConfig, RunConfig
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 
 
@@ -60,7 +60,7 @@ def _config(
     own = (sweep.tasks[task] if sweep.tasks and task else None) or TaskConfig()
     train = replace(sweep.train, learning_rate=learning_rate, seed=seed)
     return RunConfig(
-        **{name: getattr(sweep, name) for name in FILES},
+        **sweep.given_files,
         task=task,
         model=sweep.model,
         output_dir="",

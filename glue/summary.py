@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from engine.sweep.records import Records
-from glue.config import FILES, MappingConfig, RunConfig, TrainConfig
+from glue.config import MappingConfig, RunConfig, TrainConfig
 from glue.scoring import baseline
 from glue.sweep import BASELINE, SweepConfig
 from sparse_attn.cli.programs import command_of
@@ -50,9 +50,13 @@ def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
 
 def next_commands(sweep: SweepConfig, records: Records) -> list[str]:
     """Return, for each mapping, the command that trains a model with its best setting."""
-    files = {name: getattr(sweep, name) for name in FILES}
-    files["text_columns"] = ",".join(column_names(sweep.text_columns))
-    given = {**files, "model": sweep.model, "output_dir": "runs/mine"}
+    columns = ",".join(column_names(sweep.text_columns))
+    given = {
+        **sweep.given_files,
+        "text_columns": columns,
+        "model": sweep.model,
+        "output_dir": "runs/mine",
+    }
     defaults = {"mapping": asdict(MappingConfig()), "train": asdict(TrainConfig())}
     lines = []
     for record in records.by_hash.values():

@@ -62,6 +62,7 @@ class Run:
     metrics: Callable[[EvalPrediction], dict[str, float]]
     schedule: SparsitySchedule | None
     versions: dict[str, str]
+    about: str | None  # what labelled files were taken for
 
     def perform(self, _: Path | None = None) -> dict[str, Any] | None:
         """Fine-tune, evaluate and save the model.
@@ -147,7 +148,8 @@ def assemble(config: RunConfig) -> Run:
     enable_progress_bars()
     schedule = config.mapping.schedule_of_run()
     task = config.task_of_run()
-    data = load_data(config, task)
+    rows = read_data(config, task)
+    data = chosen(config, rows)
     set_seed(config.train.seed)
     path = resolve_model(config.model)
     tokenizer = load_tokenizer(path)
@@ -164,14 +166,25 @@ def assemble(config: RunConfig) -> Run:
         compute_metrics(task),
         schedule,
         versions(*PACKAGES),
+        described(task, rows) if config.files else None,
     )
 
 
-def load_data(config: RunConfig, task: Task) -> DatasetDict:
-    """Return the rows for training and evaluation; raise the errors of `assemble`."""
+def read_data(config: RunConfig, task: Task) -> DatasetDict:
+    """Return all rows of the task; raise the errors of `assemble`."""
     data = load_task(task, config.data_dir)
     refuse_same_rows(data, task)
+    return data
+
+
+def chosen(config: RunConfig, data: DatasetDict) -> DatasetDict:
+    """Return the rows for training and evaluation; raise the errors of `assemble`."""
     return subset(data, config.train_rows, config.selection, config.limit)
+
+
+def load_data(config: RunConfig, task: Task) -> DatasetDict:
+    """Read the rows for training and evaluation; raise the errors of `assemble`."""
+    return chosen(config, read_data(config, task))
 
 
 def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
@@ -183,9 +196,10 @@ def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
     path = resolve_model(sweep.model)
     for config in {task: runs[0].config for (task, _), runs in plan.first.items()}.values():
         task = config.task_of_run()
-        load_data(config, task)
+        data = read_data(config, task)
+        chosen(config, data)
         if config.files:
-            print(described(task, load_task(task)))
+            print(described(task, data))
         model = load_model(path, task)
         check_length(sweep.train.max_length, model.config, load_tokenizer(path))
     for (_, label), runs in plan.first.items():
