@@ -19,6 +19,7 @@ from sparse_attn.inspection import AttentionRecord, record_attention
 from sparse_attn.inspection.page import attention_page
 from tests.hf.families import BERT
 from tests.inspection.page_data import Record
+from tests.watched import watched
 
 SIDES = ("softmax", "r-softmax r=0.5")
 TOKENS = [
@@ -75,21 +76,9 @@ def html(records: dict[str, AttentionRecord], tmp_path_factory: pytest.TempPathF
 @contextmanager
 def opened(browser: Any, html: Path, records: Any, **options: Any) -> Iterator[Shown]:
     """A page at 1280 px, unless the options say otherwise; the browser may report nothing."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-    page = context.new_page()
-    page.set_default_timeout(10_000)
-    reports: list[str] = []
-    requests: list[str] = []
-    page.on("console", lambda message: reports.append(message.text))
-    page.on("pageerror", lambda error: reports.append(str(error)))
-    page.on("dialog", lambda dialog: reports.append(dialog.message))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(html.as_uri())
-    yield Shown(page, records)
-    assert page.evaluate("typeof hacked") == "undefined"
-    context.close()
-    assert reports == []
-    assert [url for url in requests if not url.startswith(("data:", "blob:"))] == [html.as_uri()]
+    with watched(browser, html, **{"viewport": {"width": 1280, "height": 900}, **options}) as page:
+        yield Shown(page, records)
+        assert page.evaluate("typeof hacked") == "undefined"
 
 
 @pytest.fixture

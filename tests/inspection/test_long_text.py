@@ -27,6 +27,7 @@ from sparse_attn.inspection import record_attention, text_page
 from sparse_attn.inspection.long_text import STEP, summing
 from sparse_attn.inspection.long_text.summing import AttentionSum, sum_attention
 from tests.hf.families import BERT, LLAMA, tokens
+from tests.watched import watched
 
 LENGTH = 30
 WORDS = [f" word{i}" if i % 7 else "\nThe </script><b>" for i in range(LENGTH)]
@@ -194,22 +195,10 @@ def page(request: Any, browser: Any, found: AttentionSum, tmp_path_factory: Any)
     path: Path = tmp_path_factory.mktemp("page") / "text.html"
     made = text_page(found, WORDS, title="A <title>", mapping="sparsemax", generated=3)
     path.write_text(made, encoding="utf-8")
-    size = {"width": width, "height": 900}
-    context = browser.new_context(viewport=size, color_scheme=scheme, accept_downloads=True)
-    opened = context.new_page()
-    opened.set_default_timeout(10_000)
-    reports: list[str] = []
-    requests: list[str] = []
-    opened.on("console", lambda message: reports.append(message.text))
-    opened.on("pageerror", lambda error: reports.append(str(error)))
-    opened.on("request", lambda request: requests.append(request.url))
-    opened.goto(path.as_uri())
-    opened.wait_for_selector("#read tbody tr")
-    yield opened
-    context.close()
-    assert reports == []
-    others = [url for url in requests if not url.startswith(("data:", "blob:"))]
-    assert others == [path.as_uri()]
+    look = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+    with watched(browser, path, accept_downloads=True, **look) as opened:
+        opened.wait_for_selector("#read tbody tr")
+        yield opened
 
 
 def choose(page: Any, token: int) -> None:
