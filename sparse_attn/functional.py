@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, cast
 
 from torch import Tensor
 
+from sparse_attn.mappings.adaptive import adaptive_temperature
 from sparse_attn.mappings.controls import random_drop_softmax, temperature_softmax
 from sparse_attn.mappings.monotone import monotone, plif
 from sparse_attn.mappings.pointwise import (
@@ -25,7 +26,7 @@ from sparse_attn.mappings.projection import (
     sparsehourglass,
     sparsemax,
 )
-from sparse_attn.mappings.truncated import threshold_softmax, top_k_softmax, top_p_softmax
+from sparse_attn.mappings.truncated import max_gap, threshold_softmax, top_k_softmax, top_p_softmax
 from sparse_attn.mappings.unnormalized import clipped_softmax, relu, sigmoid, softpick
 from sparse_attn.mappings.weighted import r_softmax, t_softmax, weighted_softmax
 
@@ -51,8 +52,10 @@ def log_form(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return cast(Callable[P, Tensor], log_function)
 
 
+log_adaptive_temperature = log_form(adaptive_temperature)
 log_clipped_softmax = log_form(clipped_softmax)
 log_entmax = log_form(entmax)
+log_max_gap = log_form(max_gap)
 log_monotone = log_form(monotone)
 log_normalized_relu = log_form(normalized_relu)
 log_normalized_sigmoid = log_form(normalized_sigmoid)
@@ -79,10 +82,13 @@ log_top_p_softmax = log_form(top_p_softmax)
 log_weighted_softmax = log_form(weighted_softmax)
 
 __all__ = [
+    "adaptive_temperature",
     "clipped_softmax",
     "entmax",
+    "log_adaptive_temperature",
     "log_clipped_softmax",
     "log_entmax",
+    "log_max_gap",
     "log_monotone",
     "log_normalized_relu",
     "log_normalized_sigmoid",
@@ -107,6 +113,7 @@ __all__ = [
     "log_top_k_softmax",
     "log_top_p_softmax",
     "log_weighted_softmax",
+    "max_gap",
     "monotone",
     "normalized_relu",
     "normalized_sigmoid",

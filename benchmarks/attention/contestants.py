@@ -44,6 +44,8 @@ MAPPINGS: dict[str, dict[str, Any]] = {
     "sparsehourglass": {"q": 0.5},
     "top-p-softmax": {"p": 0.9},
     "threshold-softmax": {"lam": 0.01},
+    "max-gap": {"a": 1.0},
+    "adaptive-temperature": {},
     "softpick": {},
     "clipped-softmax": {"alpha": 0.25},
     "sigmoid": {},

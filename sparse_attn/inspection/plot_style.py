@@ -53,6 +53,8 @@ PALETTE = {
     "sparsecone": "#B8860B",
     "top-p-softmax": "#12B512",
     "threshold-softmax": "#2F3D16",
+    "max-gap": "#00B7A8",
+    "adaptive-temperature": "#A65628",
     "softpick": "#EE1177",
     "clipped-softmax": "#FF8877",
     "sigmoid": "#1A1AFF",

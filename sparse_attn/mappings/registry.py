@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, overload
 
 from sparse_attn.mappings import (
+    adaptive,
     controls,
     derived,
     monotone,
@@ -28,7 +29,16 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _SPECS: dict[str, MappingSpec] = {
     spec.name: spec
-    for module in (pointwise, weighted, projection, monotone, truncated, unnormalized, controls)
+    for module in (
+        pointwise,
+        weighted,
+        projection,
+        monotone,
+        truncated,
+        adaptive,
+        unnormalized,
+        controls,
+    )
     for spec in module.SPECS
 }
 
@@ -48,7 +58,8 @@ ALSO_CALLED = {
     "top-p": "top-p-softmax",
     "nucleus": "top-p-softmax",
     "twilight": "top-p-softmax",
-    "skip": "threshold-softmax",
+    "skip": "max-gap",
+    "blasst": "max-gap",
 }
 
 

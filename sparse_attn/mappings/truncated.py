@@ -1,4 +1,4 @@
-"""Softmax over only the largest scores: top-k, top-p and threshold-softmax."""
+"""Softmax over only the largest scores: top-k, top-p, threshold-softmax and max-gap."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from sparse_attn.mappings.base import (
     Value,
     library_spec,
     on_rows,
+    shift_to_top,
 )
 
 K = ParameterSpec("k", default=16.0, low=1.0, learnable=False)
 P = ParameterSpec("p", default=0.9, low=0.0, high=1.0, learnable=False)
 LAM = ParameterSpec("lam", default=0.01, low=0.0, high=1.0, learnable=False)
+A = ParameterSpec("a", default=1.0, low=0.0, high_open=True, learnable=False)
 
 
 def softmax_where(keep: Tensor, rows: Tensor, log: bool) -> Tensor:
@@ -97,7 +99,7 @@ def threshold_softmax(
     """Softmax over the scores whose softmax shares are at least lam, exactly 0 elsewhere.
 
     The maxima always stay. lam = 0 is softmax. lam gets no gradient.
-    Source: none; how serving engines skip small shares.
+    Source: none. Serving engines compare with the maximum instead: `max_gap`.
 
     Args:
         lam: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.
@@ -105,6 +107,30 @@ def threshold_softmax(
     Other arguments, returns and errors as `softmax`; ValueError also for lam out of range.
     """
     return on_rows(_threshold_rows, scores, lam, mask=mask, dim=dim, log=log, checks=(LAM,))
+
+
+def _max_gap_rows(rows: Tensor, valid: Tensor, a: Tensor, *, log: bool) -> Tensor:
+    shifted = shift_to_top(rows.detach(), valid)
+    gap = (a / valid.sum(-1, keepdim=True)).log().clamp(max=0.0)
+    return softmax_where((shifted >= gap) & valid, rows, log)
+
+
+def max_gap(
+    scores: Tensor, a: Value, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
+) -> Tensor:
+    """Softmax over the scores z >= max z + log(a / n), exactly 0 elsewhere; n valid positions.
+
+    So the least probability is at least a / n of the largest one. The maxima always stay, and a =
+    0 is softmax. a gets no gradient.
+    Source: Yuan et al. 2025 (BLASST, arXiv 2512.12087), the "skip softmax" of TensorRT-LLM, for
+    each score instead of tiles of scores.
+
+    Args:
+        a: in [0, inf); a float or a tensor broadcastable to the shape of the rows.
+
+    Other arguments, returns and errors as `softmax`; ValueError also for a out of range.
+    """
+    return on_rows(_max_gap_rows, scores, a, mask=mask, dim=dim, log=log, checks=(A,))
 
 
 def _k_at(u: float) -> float:
@@ -118,6 +144,11 @@ def _p_at(u: float) -> float:
 def _lam_at(u: float) -> float:
     """Dial of threshold-softmax, from 10^-6 to 1."""
     return 10 ** (6 * (u - 1))
+
+
+def _a_at(u: float) -> float:
+    """Dial of max-gap, from 10^-6 to 10^4."""
+    return 10 ** (10 * u - 6)
 
 
 _library = partial(library_spec, zeros=True, translation_invariant=True)
@@ -134,6 +165,7 @@ SPECS = (
         LAM,
         dial=Dial("lam", _lam_at),
         family="truncated",
-        source="serving engines",
+        source="no paper",
     ),
+    _library(max_gap, A, dial=Dial("a", _a_at), family="truncated", source="Yuan et al. 2025"),
 )

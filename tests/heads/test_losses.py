@@ -81,6 +81,7 @@ ZEROS = [
     Mapping("top-k-softmax", k=3.0),
     Mapping("top-p-softmax", p=0.5),
     Mapping("threshold-softmax", lam=0.1),
+    Mapping("max-gap", a=1.0),
 ]
 
 

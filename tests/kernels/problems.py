@@ -45,6 +45,8 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("entmax", {"alpha": 2.0}),
     ("top-p-softmax", {"p": 0.90625}),
     ("threshold-softmax", {"lam": 0.0234375}),
+    ("max-gap", {"a": 1.0}),
+    ("adaptive-temperature", {}),
     ("softpick", {}),
     ("clipped-softmax", {}),
     ("clipped-softmax", {"gamma": -0.0625}),

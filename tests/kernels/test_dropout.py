@@ -19,7 +19,7 @@ OPTIONS = [{}, {"causal": True}, {"key_lengths": (20, 32)}, {"window": 5}, {"mas
 
 def problem(name, params, **changed):
     # the ends of the ranges cannot be learned, nor what chooses keys by their share
-    fixed = name in ("top-p-softmax", "threshold-softmax")
+    fixed = name in ("top-p-softmax", "threshold-softmax", "max-gap")
     fixed = fixed or next(iter(params.values()), 0.0) in (0.0, 1.0, 2.0, math.inf)
     learn = "" if fixed else next(iter(params))
     shape = {"heads": 2, "kv_heads": 1, "queries": 17, "keys": SIZE, "dim": SIZE}

@@ -142,6 +142,8 @@ def test_passes_over_the_keys(mapping, keys, sweeps):
         (Mapping("softpick"), 1),
         (Mapping("clipped-softmax", gamma=-0.01), 1),
         (Mapping("threshold-softmax", lam=0.01), 2),
+        (Mapping("max-gap", a=1.0), 2),
+        (Mapping("adaptive-temperature"), 2),
     ],
     ids=str,
 )

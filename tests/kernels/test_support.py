@@ -23,6 +23,7 @@ FEW = [
     ("entmax", {"alpha": 1.25}),
     ("top-p-softmax", {"p": 0.5}),
     ("threshold-softmax", {"lam": 0.0625}),
+    ("max-gap", {"a": 8.0}),
 ]
 PLAIN = Problem("sparsemax", queries=130, keys=150, dim=16, value_dim=24, spread=9.0)
 CHANGES = [
@@ -185,6 +186,7 @@ SHARES = [
     ("r-softmax", {"r": 0.15}, "r"),
     ("top-p-softmax", {"p": 0.9}, ""),
     ("threshold-softmax", {"lam": 0.0001}, ""),
+    ("max-gap", {"a": 0.01}, ""),
     ("sigmoid", {}, ""),
     ("relu", {}, ""),
 ]

@@ -274,7 +274,7 @@ ROWS = [
     module("sigmoid", ValueError, "give bias a number to start from", learn="bias"),
     module("r-softmax", TypeError, "r=None: expected a number", r=None),
     *(module(name, TypeError, f"learn='{p}'.*can learn sink", learn=p)
-      for name, p in (("top-p-softmax", "p"), ("threshold-softmax", "lam"))),
+      for name, p in (("top-p-softmax", "p"), ("threshold-softmax", "lam"), ("max-gap", "a"))),
 
     record("sparsemax", ValueError, "name='sparsemax' is already registered"),
     record("own", ValueError, "kernel='softmax': expected None for own",

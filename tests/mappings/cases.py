@@ -143,6 +143,8 @@ CASES = [
             shift=True),
     _sparse("top-p-softmax", rows.top_p_softmax, params={"p": 0.8}, shift=True),
     _sparse("threshold-softmax", rows.threshold_softmax, params={"lam": 0.07}, shift=True),
+    _sparse("max-gap", rows.max_gap, params={"a": 0.7}, shift=True),
+    Case("adaptive-temperature", rows.adaptive_temperature, shift=True),
     _sparse("softpick", rows.softpick, mass="at most one", kinks=(0.0,)),
     _sparse("clipped-softmax", rows.clipped_softmax, params={"alpha": 0.5}, shift=True,
             mass="at most one"),
@@ -227,9 +229,10 @@ PARAMETERS = [
               (INF, -INF, NAN)),
     Parameter("top-p-softmax", "p", (0.8, 0.3, 0.55, 0.95, 0.0, 1.0), "[0, 1]", SHARE),
     Parameter("threshold-softmax", "lam", (0.1, 0.01, 0.3, 0.7, 0.0, 1.0), "[0, 1]", SHARE),
+    Parameter("max-gap", "a", (1.0, 0.01, 0.3, 3.0, 0.0, 100.0), "[0, inf)", ANY_SIZE),
     Parameter("random-drop-softmax", "r", (0.1, 0.45, 0.0, 1.0, 0.8, 0.33), "[0, 1]", SHARE),
 ]  # fmt: skip
-FIXED = ("top-k-softmax", "top-p-softmax", "threshold-softmax", "random-drop-softmax")
+FIXED = ("top-k-softmax", "top-p-softmax", "threshold-softmax", "max-gap", "random-drop-softmax")
 LEARNABLE = [p for p in PARAMETERS if p.mapping not in FIXED]
 parameters = pytest.mark.parametrize("parameter", PARAMETERS, ids=str)
 learnable = pytest.mark.parametrize("parameter", LEARNABLE, ids=str)

@@ -197,6 +197,19 @@ def threshold_softmax(z, lam):
     return softmax_of(z, (share >= lam) | (z == z.max()))
 
 
+def max_gap(z, a):
+    """Who has at least a / n of the largest share stays."""
+    share = np.exp(softmax(z))
+    return softmax_of(z, (share >= a / len(z) * share.max()) | (z == z.max()))
+
+
+def adaptive_temperature(z):
+    log_share = softmax(z)
+    entropy = -(np.exp(log_share) * log_share).sum()
+    beta = np.polyval([-0.037, 0.481, -2.3, 4.917, -1.791], entropy)
+    return softmax(z * max(beta, 1.0) if entropy > 0.5 else z)
+
+
 def softpick(z):
     """|e^z - 1| as e^(max(z, 0)) (1 - e^-|z|)."""
     size = np.maximum(z, 0) + log(-np.expm1(-np.abs(z)))

@@ -29,6 +29,7 @@ START = {
     "top-k-softmax": 3.0,
     "top-p-softmax": 0.7,
     "threshold-softmax": 0.05,
+    "max-gap": 0.5,
     "random-drop-softmax": 0.4,
 }
 SETTINGS = [(p.mapping, p.name, START[p.mapping]) for p in PARAMETERS if p.mapping in START]

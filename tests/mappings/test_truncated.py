@@ -1,4 +1,4 @@
-"""top-p-softmax and threshold-softmax: which positions stay."""
+"""top-p-softmax, threshold-softmax and max-gap: which positions stay."""
 
 import itertools
 
@@ -31,7 +31,8 @@ def test_supports_nest(row, low, high):
     low, high = sorted([low, high])
     top_p = [maps.top_p_softmax(row, p) > 0 for p in (low, high)]
     above = [maps.threshold_softmax(row, lam) > 0 for lam in (high, low)]
-    for small, large in (top_p, above):
+    near = [maps.max_gap(row, 10 * a) > 0 for a in (high, low)]
+    for small, large in (top_p, above, near):
         assert not (small & ~large).any()
         assert small[row == row.max()].all()
 
@@ -39,9 +40,19 @@ def test_supports_nest(row, low, high):
 @given(row=row_strategy())
 def test_the_ends(row):
     top = (row == row.max()).double()
-    for maxima in (maps.top_p_softmax(row, 0.0), maps.threshold_softmax(row, 1.0)):
+    n = float(len(row))
+    for maxima in (
+        maps.top_p_softmax(row, 0.0),
+        maps.threshold_softmax(row, 1.0),
+        maps.max_gap(row, n),
+        maps.max_gap(row, 1e30),
+    ):
         assert_close(maxima, top / top.sum())
-    for softmax in (maps.top_p_softmax(row, 1.0), maps.threshold_softmax(row, 0.0)):
+    for softmax in (
+        maps.top_p_softmax(row, 1.0),
+        maps.threshold_softmax(row, 0.0),
+        maps.max_gap(row, 0.0),
+    ):
         assert_close(softmax, maps.softmax(row))
 
 
@@ -51,3 +62,21 @@ def test_threshold_keeps_shares_of_lam_and_more(row, lam):
     assume(((share - lam).abs() > 1e-9).all())
     expected = (share >= lam) | (row == row.max())
     assert torch.equal(maps.threshold_softmax(row, lam) > 0, expected)
+
+
+@given(row=row_strategy(), a=st.floats(0.001, 100), copies=st.integers(2, 4))
+def test_max_gap_keeps_shares_relative_to_the_largest(row, a, copies):
+    """At most n / a times smaller; a row that is repeated, with a as often, keeps the same."""
+    share = maps.softmax(row)
+    ratio = share / share.max()
+    assume(((ratio * len(row) / a - 1).abs() > 1e-9).all())
+    kept = (ratio >= a / len(row)) | (row == row.max())
+    assert torch.equal(maps.max_gap(row, a) > 0, kept)
+    assert torch.equal(maps.max_gap(row.repeat(copies), a * copies) > 0, kept.repeat(copies))
+
+
+def test_max_gap_counts_valid_positions():
+    row = torch.tensor([2.0, 1.0, -1.0, 5.0, 5.0])
+    mask = torch.tensor([True, True, True, False, False])
+    got = maps.max_gap(row, 1.0, mask=mask)  # log(1 / 3) is -1.10, log(1 / 5) -1.61
+    assert torch.equal(got > 0, torch.tensor([True, True, False, False, False]))

@@ -32,6 +32,8 @@ FUSED = [name for name in mapping_names() if get_spec(name).kernel is not None]
 UNLEARNED = [
     ("top-p-softmax", {"p": 0.7}),
     ("threshold-softmax", {"lam": 0.05}),
+    ("max-gap", {"a": 1.0}),
+    ("adaptive-temperature", {}),
     ("softpick", {}),
     ("clipped-softmax", {}),
     ("sigmoid", {}),

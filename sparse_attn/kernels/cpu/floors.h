@@ -21,6 +21,7 @@ template <class T> T down_from(T top, T width) {
 template <class T> T sparsemax_floor(Row<T> &row) { return down_from(row.top, T(1)); }
 template <class T> T sparsegen_floor(Row<T> &row) { return down_from(row.top, 1 - row.theta); }
 template <class T> T entmax_floor(Row<T> &row) { return down_from(row.top, 1 / (row.theta - 1)); }
+template <class T> T gap_floor(Row<T> &row) { return down_from(row.top, MaxGap<T>(row).width); }
 template <class T> T t_floor(Row<T> &row) { return down_from(row.top, row.theta); }
 
 template <class T> T r_floor(Row<T> &row) {

@@ -50,6 +50,8 @@ template <class T> const Map<T> *find_map(const char *name) {
       SHARE_FEW("r-softmax", RSoftmax, r_floor, RSoftmax),
       SHARE_FEW("top-p-softmax", TopP, top_p_floor, TopP),
       SHARE_FEW("threshold-softmax", Threshold, threshold_floor, Softmax),
+      SHARE_FEW("max-gap", MaxGap, gap_floor, MaxGap),
+      {"adaptive-temperature", share_forward<T, Adaptive>, adaptive_backward<T>, {}, false, nullptr},
       ALONE("sigmoid", Sigmoid1),
       ALONE("relu", Relu1),
       {"softpick", softpick_forward<T>, softpick_backward<T>, {}, false, nullptr},

@@ -1,4 +1,4 @@
-// Softmax over the largest scores of a row: top-p and threshold-softmax.
+// Softmax over the largest scores of a row: top-p, threshold-softmax and max-gap.
 #pragma once
 #include "shares.h"
 
@@ -27,6 +27,18 @@ template <class T> struct Threshold : Truncated<T> {
   // the maxima, whose weight is 1, always stay
   Threshold(Row<T> &row) : Truncated<T>(row) {
     if (!row.known) this->bound = row.low = std::min(row.theta * this->total, T(1));
+  }
+};
+
+// entries x >= max x - width
+template <class T> struct MaxGap : Plain<T> {
+  T top, width;
+  MaxGap(const Row<T> &row)
+      : Plain<T>(row), top(row.top), width(std::max(-std::log(row.theta / row.valid), T(0))) {}
+  INLINE Parts<T> parts(Vec<T> x) const {
+    Vec<T> y = x - top, w = exp(y);
+    w = y >= -width ? w : Vec<T>{};
+    return {w, w, w};
   }
 };
 

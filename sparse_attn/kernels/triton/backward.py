@@ -10,6 +10,7 @@ import triton.language as tl
 
 from sparse_attn.kernels.triton.dropout import drop_of, kept
 from sparse_attn.kernels.triton.maps import (
+    entropy_gradient,
     has_delta,
     has_second,
     row_gradient,
@@ -71,8 +72,9 @@ def sink_tile(stats, site, theta, MAP: tl.constexpr, SHAPE: tl.constexpr):
 
 @triton.jit
 def scores_gradient(
-    tile, g, stats, gradient, theta, EDGE: tl.constexpr, MAP: tl.constexpr, FLAGS: tl.constexpr
-):
+    tile, g, stats, gradient, theta, unit, EDGE: tl.constexpr, MAP: tl.constexpr,
+    FLAGS: tl.constexpr,
+):  # fmt: skip
     """dL / d(scale q k^T) of a tile; see maps.py."""
     ds = tile.u * (g - gradient.gamma[:, None])
     if MAP.family == "projection":
@@ -86,6 +88,8 @@ def scores_gradient(
         if MAP.kind == "r-softmax":
             to_high = (stats.d * gradient.extra)[:, None]
             ds -= tl.where(tile.columns[None, :] == stats.high[:, None], to_high, 0.0)
+    elif MAP.kind == "adaptive-temperature":
+        ds += gradient.extra[:, None] * entropy_gradient(tile.x, stats, unit)
     elif MAP.kind == "softpick":
         ds -= tl.where(tile.columns[None, :] == stats.low[:, None], gradient.extra[:, None], 0.0)
     if EDGE:
@@ -159,7 +163,7 @@ def with_keys(
             to_values = to_values * part.drop.scale
         store_rows(dv, columns, site.all_keys, to_values, SHAPE)
     g = weights_gradient(g, tile, site, part.drop, MAP, FLAGS)
-    ds = scores_gradient(tile, g, part.stats, gradient, part.theta, EDGE, MAP, FLAGS)
+    ds = scores_gradient(tile, g, part.stats, gradient, part.theta, site.unit, EDGE, MAP, FLAGS)
     if WHOLE:
         to_keys = gradient_dot(tl.trans(ds), site.q, None, FLAGS, SHAPE) * site.scale
         store_rows(dk, columns, site.all_keys, to_keys, SHAPE)
@@ -211,7 +215,7 @@ def bwd_dq_kernel(
     if FLAGS.sink:
         virtual = sink_tile(stats, site, theta_h, MAP, SHAPE)
         by_sink = scores_gradient(
-            virtual, virtual.x * 0.0, stats, gradient, theta_h, False, MAP, FLAGS
+            virtual, virtual.x * 0.0, stats, gradient, theta_h, site.unit, False, MAP, FLAGS
         )
         tl.store(row_gradients + row_ids * GRADIENTS + 3, tl.sum(by_sink, 1), mask=inside)
 

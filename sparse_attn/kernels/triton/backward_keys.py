@@ -56,7 +56,7 @@ def with_rows(
     tile = tile_of(k, columns, stats, site, theta, drop, EDGE, MAP, FLAGS)
     dv = tl.dot(tl.trans(tile.used), do, dv, input_precision=FLAGS.precision)
     g = weights_gradient(g, tile, site, drop, MAP, FLAGS)
-    ds = scores_gradient(tile, g, stats, gradient, theta, EDGE, MAP, FLAGS)
+    ds = scores_gradient(tile, g, stats, gradient, theta, site.unit, EDGE, MAP, FLAGS)
     return gradient_dot(tl.trans(ds), q, dk, FLAGS, SHAPE), dv
 
 

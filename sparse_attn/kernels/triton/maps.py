@@ -6,13 +6,14 @@ The `Statistics` of a row are five numbers and two keys, `low` and `high`:
 | ---------- | ----- | ----------- | ---- | ------------- | ----------------- |
 | pointwise  | size  | share       |      |               |                   |
 | threshold  | max x | reach       | edge | share of high | d quantile / d r  |
-| truncated  | max x |             | edge |               |                   |
+| truncated  | max x | beta        | edge | log sum e^s   | entropy           |
 | projection | max x | temperature | tau  | d b / d sum s | d b / d parameter |
 
 The family free is in unnormalized.py. f is log2 of the sum that divides a threshold or truncated
 row. x are the scores over `unit` (see scores.py). The reach is the distance in x from the maximum
-to the quantile; rows of threshold and truncated mappings keep x >= edge. At temperature 0, d is the
-slack within which the backward kernels treat a score as the maximum.
+to the quantile; rows of threshold and truncated mappings keep x >= edge. b, d and e of a truncated
+row are adaptive-temperature's; its d and e belong to beta = 1. At temperature 0, d is the slack
+within which the backward kernels treat a score as the maximum.
 
 Every gradient has the form ds = slope (g - gamma) / temperature + kappa, with g the gradient to the
 weight, less `pull` at the keys `low` and `high` of r-softmax's quantile (for t-softmax only at
@@ -62,10 +63,31 @@ def reach_of(t):
 
 
 @triton.jit
-def steepness(x, stats, unit):
+def steepness(x, stats, unit, MAP: tl.constexpr):
     """Normalised e^(s - max s) of the kept scores; over t for a threshold row."""
-    steep = tl.exp2((x - stats.a[:, None]) * (unit * LOG2E) - stats.f[:, None])
+    shifted = (x - stats.a[:, None]) * (unit * LOG2E)
+    if MAP.kind == "adaptive-temperature":
+        shifted *= stats.b[:, None]
+    steep = tl.exp2(shifted - stats.f[:, None])
     return tl.where(x >= stats.c[:, None], steep, 0.0)
+
+
+@triton.jit
+def adapted(entropy):
+    """Return beta of adaptive-temperature and its slope by the entropy."""
+    h = entropy
+    beta = (((-0.037 * h + 0.481) * h - 2.3) * h + 4.917) * h - 1.791
+    slope = ((-0.148 * h + 1.443) * h - 4.6) * h + 4.917
+    rises = (h > 0.5) & (beta > 1.0)
+    return tl.where(rises, beta, 1.0), tl.where(rises, slope, 0.0)
+
+
+@triton.jit
+def entropy_gradient(x, stats, unit):
+    """-q (log q + entropy) with q = softmax(s), the slope of its entropy by each score."""
+    log_q = (x - stats.a[:, None]) * unit - stats.d[:, None]
+    slope = -tl.exp2(log_q * LOG2E) * (log_q + stats.e[:, None])
+    return tl.where(x == float("-inf"), 0.0, slope)
 
 
 @triton.jit
@@ -75,9 +97,9 @@ def weights(x, stats, theta, unit, MAP: tl.constexpr):
     if MAP.family == "pointwise":
         return density(x, a, b, theta, unit, MAP)
     elif MAP.family == "threshold":
-        return tl.maximum((x - a) + b, 0.0) * steepness(x, stats, unit)
+        return tl.maximum((x - a) + b, 0.0) * steepness(x, stats, unit, MAP)
     elif MAP.family == "truncated":
-        return steepness(x, stats, unit)
+        return steepness(x, stats, unit, MAP)
     elif MAP.family == "free":
         return free_weights(x * unit, a, b, c, MAP)
     else:
@@ -91,7 +113,7 @@ def both_weights(x, solved, theta, unit, MAP: tl.constexpr):
     """Compute the weights of both outputs, [BM, BN], in [0, 1] for a threshold row."""
     stats = solved.stats
     if MAP.family == "threshold":
-        steep = steepness(x, stats, unit)
+        steep = steepness(x, stats, unit, MAP)
         over = tl.maximum((x - stats.a[:, None]) + stats.b[:, None], 0.0)
         return over * (1.0 / stats.b)[:, None] * steep, steep
     elif MAP.family == "projection":
@@ -113,8 +135,10 @@ def slopes(x, p, stats, theta, unit, MAP: tl.constexpr):
         _, u, v = density_slopes(x, a, b, theta, unit, MAP)
         return u, v
     elif MAP.family == "threshold":
-        v = steepness(x, stats, unit) * (1.0 / unit)
+        v = steepness(x, stats, unit, MAP) * (1.0 / unit)
         return p + v, v
+    elif MAP.kind == "adaptive-temperature":
+        return p * b, tl.where(p > 0.0, p * (x - a) * unit, 0.0)
     elif MAP.family == "truncated":
         return p, p * 0.0
     elif MAP.family == "free":
@@ -141,6 +165,9 @@ def row_gradient(delta, second, sums, stats, unit, MAP: tl.constexpr):
         else:
             pull = second / tl.where(stats.b == 0.0, 1.0, stats.b * unit)
         return delta, pull, -pull * stats.e if MAP.kind == "r-softmax" else pull
+    elif MAP.kind == "adaptive-temperature":
+        _, slope = adapted(stats.e)
+        return delta, slope * (vg - delta * v), none
     elif MAP.family == "truncated":
         return delta, none, none
     elif MAP.family == "free":

@@ -125,12 +125,16 @@ def reads(what, family, kind):
     """Whether a mapping's statistics need the field `what` of `Survey`."""
     searched = kind in ("r-softmax", "top-p-softmax")
     by_mean = kind in ("sparsecone", "sparsehourglass")
+    by_mass = (family == "truncated" and kind != "max-gap") or kind in (
+        "softpick",
+        "clipped-softmax",
+    )
     return {
         "top": kind not in ("sigmoid", "relu"),
-        "mass": family == "truncated" or kind in ("softpick", "clipped-softmax"),
+        "mass": by_mass,
         "total": by_mean or searched,
         "squares": searched,
-        "n": by_mean or searched or family == "free",
+        "n": by_mean or searched or family == "free" or kind == "max-gap",
     }[what]
 
 

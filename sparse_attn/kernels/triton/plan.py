@@ -250,7 +250,7 @@ def skips(inputs: OperatorInputs, grad: bool) -> bool:
 
 def needs_moments(inputs: OperatorInputs, learned: bool) -> bool:
     """Whether the gradient needs sums over rows that no output of the forward pass gives."""
-    if inputs.kernel in ("sparsecone", "sparsehourglass"):
+    if inputs.kernel in ("sparsecone", "sparsehourglass", "adaptive-temperature"):
         return True
     if inputs.family == "threshold" and inputs.query.shape[3] < LEAST_SIDE:
         return True  # see `scores.gradient_dot`

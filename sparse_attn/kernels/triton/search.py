@@ -287,7 +287,7 @@ def divided(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
 
 @triton.jit
 def cut(block, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
-    """Find the least x that top-p- and threshold-softmax keep.
+    """Find the least x that a truncated mapping keeps.
 
     It is half-way between the least score kept and a smaller number, because recomputed scores may
     differ in the last bits; -inf if none is dropped.
@@ -297,7 +297,9 @@ def cut(block, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
         kept, _, dropped = search(block, need, theta, found, MAP, FLAGS, SHAPE)
         return 0.5 * kept + 0.5 * dropped
     else:
-        edge = found.top + tl.minimum(tl.log(theta * found.mass), 0.0) / block.site.unit
+        # least weight of a kept score, if that of the maximum is 1
+        least = theta / tl.maximum(found.n, 1.0) if MAP.kind == "max-gap" else theta * found.mass
+        edge = found.top + tl.minimum(tl.log(least), 0.0) / block.site.unit
         state = (blank(float("inf"), SHAPE), blank(float("-inf"), SHAPE))
         state = sweep(divided, state, (edge[:, None],), block, False, MAP, FLAGS, SHAPE)
         kept, dropped = tl.min(state[0], 1), tl.max(state[1], 1)

@@ -3,9 +3,9 @@
 import triton
 import triton.language as tl
 
-from sparse_attn.kernels.triton.maps import TINY, nan_of, reach_of
+from sparse_attn.kernels.triton.maps import TINY, adapted, nan_of, reach_of
 from sparse_attn.kernels.triton.names import Solved, Statistics
-from sparse_attn.kernels.triton.passes import blank, project, survey, sweep
+from sparse_attn.kernels.triton.passes import blank, mass_of, project, survey, sweep
 from sparse_attn.kernels.triton.projections import COLD, temperature_of, varies
 from sparse_attn.kernels.triton.scores import sink_of
 from sparse_attn.kernels.triton.search import cut, quantile
@@ -20,6 +20,12 @@ def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
     spoiled = top - top + nan_of(theta)
     if MAP.family == "threshold":
         return threshold_statistics(block, found, spoiled, theta, MAP, FLAGS, SHAPE)
+    elif MAP.kind == "adaptive-temperature":
+        log_total, entropy = entropy_of(block, found, MAP, FLAGS, SHAPE)
+        beta, _ = adapted(entropy)
+        edge = zero - float("inf")
+        stats = Statistics(top, beta, edge, log_total, entropy, zero, zero, spoiled)
+        return Solved(stats, edge, log_total, zero, zero)
     elif MAP.family == "truncated":
         edge = cut(block, theta, found, MAP, FLAGS, SHAPE)
         stats = Statistics(top, zero, edge, zero, zero, zero, zero, spoiled)
@@ -39,6 +45,27 @@ def statistics(block, theta, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
         by_total = tl.where(temperature == 0.0, slack, by_total)
         stats = Statistics(top, temperature, tau + spoiled, slack, by_theta, zero, zero, zero)
         return Solved(stats, stats.c, by_total, zero, zero)
+
+
+@triton.jit
+def with_moment(state, given, x, columns, EDGE: tl.constexpr, MAP: tl.constexpr):
+    """Step of `entropy_of`: the sum of e^(s - max s) (s - max s)."""
+    top, unit = given
+    moment = mass_of(x, top, unit) * ((x - top) * unit)
+    return (state[0] + tl.sum(tl.where(x == float("-inf"), 0.0, moment), 1),)
+
+
+@triton.jit
+def entropy_of(block, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr):
+    """Return log sum e^(s - max s) of softmax(s), and its entropy."""
+    given = (found.top[:, None], block.site.unit)
+    state = (found.top * 0.0,)
+    (moment,) = sweep(with_moment, state, given, block, False, MAP, FLAGS, SHAPE)
+    if FLAGS.sink:
+        x, columns = sink_of(block.site, SHAPE)
+        (moment,) = with_moment((moment,), given, x, columns, False, MAP)
+    total = tl.where(found.mass > 0.0, found.mass, 1.0)
+    return tl.log(total), tl.log(total) - moment / total
 
 
 @triton.jit
