@@ -41,7 +41,15 @@ def test_output_is_within_budget(backend, case):
 @each(TRITON, CUDA)
 @pytest.mark.parametrize(
     "name",
-    "softmax r-softmax threshold-softmax max-gap sparsemax relu normalized-relu".split(),
+    [
+        "softmax",
+        "r-softmax",
+        "threshold-softmax",
+        "max-gap",
+        "sparsemax",
+        "relu",
+        "normalized-relu",
+    ],
 )
 def test_a_nan_reaches_its_row_alone(backend, name):
     inputs = backend.inputs(Problem(name, **{**FEW, "queries": 2}))
