@@ -30,7 +30,7 @@ from sparse_attn.mappings.syntax import parse_mappings
 SOFTMAX, SDPA = "softmax", "SDPA"
 MAPPINGS = parse_mappings(
     "softmax,sparsemax,entmax:alpha=1.5,t-softmax:t=1,r-softmax:r=0.9,r-softmax:r=0.15,"
-    "top-p-softmax:p=0.5,threshold-softmax:lam=0.01,max-gap:a=1,max-gap:a=8",
+    "top-p-softmax:p=0.5,threshold-softmax:lam=0.01,max-gap:a=64",
     "MAPPINGS",
 )
 SPREAD = 2.0  # standard deviation of random scores

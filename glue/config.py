@@ -29,7 +29,7 @@ class MappingConfig:
         params: its parameters, such as `--mapping.params.r 0.15`.
         layers: block numbers to patch; all by default.
         learn: names of the parameters to learn, such as `--mapping.learn "[t]"`.
-        per: layer or head: one learned value per layer or head.
+        per: layer or head: one learned value per layer or head; query: as in `patch_model`.
         schedule: ramps one parameter from `initial` to its value in `params`.
     """
 
@@ -37,7 +37,7 @@ class MappingConfig:
     params: dict[str, float | list[float]] = field(default_factory=dict)
     layers: list[int] | None = None
     learn: list[str] = field(default_factory=list)
-    per: Literal["layer", "head"] = "layer"
+    per: Literal["layer", "head", "query"] = "layer"
     schedule: ScheduleConfig | None = None
 
     @property

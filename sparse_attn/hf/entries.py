@@ -56,7 +56,10 @@ MAPPING: dict[str, Kind] = {
 }
 LAYERS: dict[str, Kind] = {
     **MAPPING,
-    "per": ("'layer' or 'head'", lambda value: value in ("layer", "head")),
+    "per": (
+        "'layer', 'head' or 'query'",
+        lambda value: value in ("layer", "head", "query"),
+    ),
     "modules": ("a list of positions", _list_of(_is_count)),
 }
 LM_HEAD: dict[str, Kind] = {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
@@ -17,12 +17,13 @@ from sparse_attn.hf.layers import AttentionLayer, config_of
 
 
 class Flag:
-    """Flag of a module that its copies and pickles do not keep.
+    """State of a module's call, which its copies and pickles do not keep.
 
     So a call does not change the fingerprint of a pickled model in `datasets`.
     """
 
-    done = False
+    done = False  # whether our attention was called
+    input: Tensor | None = None  # of the module, if its mapping depends on it
 
     def __reduce__(self) -> tuple[type[Flag], tuple[()]]:
         return Flag, ()
@@ -54,7 +55,7 @@ def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
     """Add the hooks of attention modules."""
     for layer in layers:
         layer.module.__dict__[REACHED] = Flag()
-        keep_key(layer.module.register_forward_pre_hook(_check_dispatch))
+        keep_key(layer.module.register_forward_pre_hook(_check_dispatch, with_kwargs=True))
         keep_key(layer.module.register_forward_hook(_check_reached))
 
 
@@ -72,8 +73,10 @@ def asks_for_weights(root: PreTrainedModel) -> bool:
     return _ask_for_weights in root._forward_pre_hooks.values()
 
 
-def _check_dispatch(module: nn.Module, args: Any) -> None:
-    """Raise if the attention implementation has been switched."""
+def _check_dispatch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise if the attention implementation has been switched; keep the input if it is needed."""
+    if getattr(getattr(module, NAME), "by_query", None) is not None:
+        module.__dict__[REACHED].input = args[0] if args else kwargs.get("hidden_states")
     config = config_of(module)
     # private: configs have no public name for their attention implementation
     implementation = config._attn_implementation

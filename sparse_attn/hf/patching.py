@@ -68,7 +68,9 @@ def patch_model(
         mapping: a registered name, see `mapping_names()`.
         layers: block numbers, counted from 0 in each stack of the model; all if None.
         learn: names of the parameters to learn.
-        per: "layer" for one learned value per layer, "head" for one per head.
+        per: "layer" for one learned value per layer, "head" for one per head; "query" for a
+            `scaled-NAME` whose factor depends on the input of each query, with learned weights
+            for each head (`QueryScale`).
         **parameters: values of the mapping's parameters; a sequence gives one value per head and
             needs per="head".
 
@@ -83,8 +85,8 @@ def patch_model(
         TypeError: an unknown parameter, or a model that is not from Transformers.
         RuntimeError: another version of this library wrote the config of the model.
     """
-    if per not in ("layer", "head"):
-        raise ValueError(f"per={per!r}: expected 'layer' or 'head'")
+    if per not in ("layer", "head", "query"):
+        raise ValueError(f"per={per!r}: expected 'layer', 'head' or 'query'")
     root = root_of(model)
     found = attention_layers(root)
     refuse(root, found)
@@ -316,16 +318,19 @@ def make_mapping(
 ) -> Mapping:
     """Make a mapping that fits the layer, on its device and in its mode.
 
-    With per="head" it has one value per head of the layer.
+    With per="head" or "query" it has one value per head of the layer.
     """
-    num_heads = _number_of_heads(layer) if per == "head" else None
+    num_heads = _number_of_heads(layer) if per != "layer" else None
+    query_size = _input_size(layer) if per == "query" else None
     device = _device(layer)
-    if device.type == "meta" and (learn or get_spec(name).weights is not None):
+    learns = learn or query_size is not None or get_spec(name).weights is not None
+    if device.type == "meta" and learns:
         raise ValueError(
             f"{name}: its learned parameters cannot start on the meta device, where {layer.name} "
             "is; load the weights first, then patch the model"
         )
-    mapping = Mapping(name, learn=learn, num_heads=num_heads, **(parameters or {}))
+    values = parameters or {}
+    mapping = Mapping(name, learn=learn, num_heads=num_heads, query_size=query_size, **values)
     if has_sinks(layer.module):
         refuse_sinks(layer, mapping)
     return mapping.to(device).train(layer.module.training)
@@ -336,6 +341,12 @@ def _number_of_heads(layer: AttentionLayer) -> int:
         if isinstance(heads := getattr(layer.module, name, None), int):
             return heads
     return config_of(layer.module).num_attention_heads
+
+
+def _input_size(layer: AttentionLayer) -> int:
+    """Return the length of the module's input at one position."""
+    sizes = [m.in_features for m in layer.module.modules() if isinstance(m, nn.Linear)]
+    return sizes[0] if sizes else config_of(layer.module).hidden_size
 
 
 def _device(layer: AttentionLayer) -> torch.device:

@@ -53,6 +53,7 @@ class AttentionInputs:
     need_weights: bool = False
     need_statistics: bool = False  # see `kernels.statistics`
     special_keys: Tensor | None = None  # [B, K], bool: the statistics report their mass
+    by_row: dict[str, Tensor] | None = None  # [B, H, Q]: parameters that depend on the query
 
     def __post_init__(self) -> None:
         self._check_tensors()
@@ -104,7 +105,8 @@ class AttentionInputs:
         """Whether the row factor of `scaled-NAME` has a learned parameter."""
         kernel, learned = self.mapping.spec.kernel, self.mapping.learned
         scaled = kernel is not None and kernel.scaled
-        return scaled and any(p.name in learned for p in (DELTA, BETA, GAMMA))
+        by_name = any(p.name in learned for p in (DELTA, BETA, GAMMA))
+        return scaled and (by_name or self.by_row is not None)
 
     @property
     def has_sink(self) -> bool:
@@ -170,7 +172,11 @@ class AttentionInputs:
     def _scaled(self) -> tuple[Tensor, Tensor | None]:
         """Return query and bias, in at least float32, times each row's factor of `scaled-NAME`."""
         n = self._number().to(exact_dtype(self.query))
-        values = [self.parameter(p.name)[:, None] for p in (DELTA, BETA, GAMMA)]
+        by_row = self.by_row or {}
+        values = [
+            by_row[p.name] if p.name in by_row else self.parameter(p.name)[:, None]
+            for p in (DELTA, BETA, GAMMA)
+        ]
         factor = length_factor(n.clamp(min=1), *values).unsqueeze(-1)
         if self.bias is None:
             return self.query * factor, None

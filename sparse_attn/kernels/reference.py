@@ -58,7 +58,7 @@ def exact_weights(inputs: AttentionInputs) -> Tensor:
         # -inf too, because hooks, such as Opacus', only see the positional argument
         scores = scores.masked_fill(~valid, -torch.inf)
     sink = None if inputs.sink is None else inputs.sink.unsqueeze(-1)  # [H, 1], for each row
-    return inputs.mapping(scores, mask=valid, sink=sink)
+    return inputs.mapping(scores, mask=valid, sink=sink, by_row=inputs.by_row)
 
 
 def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -122,6 +122,9 @@ def of_queries(inputs: AttentionInputs, rows: Rows) -> AttentionInputs:
         bias=None if inputs.bias is None else select_rows(inputs.bias, rows),
         key_lengths=None,
         cu_seqlens=None,
+        by_row=None
+        if inputs.by_row is None
+        else {n: v[..., rows] for n, v in inputs.by_row.items()},
         causal=False,
         window=None,
         dropout=0.0,

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inverse
-from sparse_attn.mappings.derived import SINK
+from sparse_attn.mappings.by_query import QueryScale
+from sparse_attn.mappings.derived import BETA, GAMMA, SINK, is_scaled
 from sparse_attn.mappings.registry import get_spec, parameters_of
 
 MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untrusted config
@@ -28,12 +29,15 @@ class Mapping(nn.Module):
 
     Attributes:
         was_set: whether `set_value` has been called, as a schedule does.
+        by_query: the `QueryScale` of a mapping with `query_size`, else None.
 
     Args:
         name: a registered name, see `mapping_names()`.
         learn: names of the parameters to learn, starting from the values given.
         num_heads: H for one learned value per head, applied to scores (..., H, Q, K); None for a
             single value.
+        query_size: for `scaled-NAME` in attention, the length of the input of each query, on which
+            its factor depends (`QueryScale`); beta is then 1 by default. Needs num_heads.
         **parameters: values of the mapping's parameters and options; defaults from the registry.
             Every mapping whose weights compete also takes `sink`, the score of a virtual key of
             value 0 (`get_spec`); None for no sink.
@@ -51,9 +55,12 @@ class Mapping(nn.Module):
         *,
         learn: str | Iterable[str] = (),
         num_heads: int | None = None,
+        query_size: int | None = None,
         **parameters: Any,
     ) -> None:
         super().__init__()
+        if query_size is not None:  # so that it starts as NAME
+            parameters = {BETA.name: 1.0, **parameters}
         if not isinstance(learn, Iterable) or not all(isinstance(n, str) for n in [*learn]):
             raise TypeError(f"learn={learn!r}: expected the name of a parameter, or several names")
         self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
@@ -79,6 +86,23 @@ class Mapping(nn.Module):
         self.was_set = False
         self._check_unused(parameters)
         self._make_weights()
+        self.by_query = None if query_size is None else self._query_scale(query_size)
+
+    def _query_scale(self, size: int) -> QueryScale:
+        if not is_scaled(self.spec):
+            raise ValueError(
+                f"query_size={size}: only the factor of scaled-NAME can depend on the query; use "
+                f"scaled-{self.name}, or leave it out"
+            )
+        if self.num_heads is None:
+            raise ValueError(f"query_size={size}: needs num_heads, for weights of each head")
+        beta = self.value(BETA.name)
+        if min(beta.tolist() if isinstance(beta, Tensor) else [beta]) <= 0:
+            raise ValueError(
+                f"beta={self._plain([BETA.name])[BETA.name]}: expected a number above 0, at which "
+                "the factors of the queries start"
+            )
+        return QueryScale(self.num_heads, size)
 
     def _check_names(self, parameters: dict[str, Any]) -> None:
         possible = parameters_of(self.spec)
@@ -155,6 +179,13 @@ class Mapping(nn.Module):
         self.register_parameter(f"raw_{parameter.name}", nn.Parameter(raw))
 
     @property
+    def per(self) -> str:
+        """What has a learned value each: "layer", "head", or "query" with `query_size`."""
+        if self.by_query is not None:
+            return "query"
+        return "layer" if self.num_heads is None else "head"
+
+    @property
     def fixed(self) -> list[str]:
         """Names of the parameters that are not learned."""
         return [p.name for p in self.spec.parameters if p.name not in self.learned]
@@ -229,6 +260,7 @@ class Mapping(nn.Module):
         mask: Tensor | None = None,
         dim: int = -1,
         sink: Tensor | None = None,
+        by_row: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """Return p = map(scores; parameters), as the function of that name.
 
@@ -238,15 +270,30 @@ class Mapping(nn.Module):
             dim: the dimension to normalise.
             sink: the score of a virtual key, broadcastable to the rows, for a mapping without the
                 parameter `sink`.
+            by_row: values of parameters for each row, (..., Q), instead of the mapping's, as
+                `values_of_queries` returns them.
 
         Returns:
             Probabilities, shape and dtype of scores; exactly 0 where masked. Errors as `softmax`;
             ValueError also for a sink that the mapping cannot have.
         """
+        if self.by_query is not None and by_row is None:
+            raise ValueError(
+                f"{self.name}: its factor depends on queries, which only attention has"
+            )
+        arguments = {**self.arguments(), **(by_row or {})}
         if sink is None:
-            return self.spec.function(scores, **self.arguments(), mask=mask, dim=dim)
-        arguments = {**self.arguments(), SINK.name: sink}
+            return self.spec.function(scores, **arguments, mask=mask, dim=dim)
+        arguments[SINK.name] = sink
         return self.spec_with_sink().function(scores, **arguments, mask=mask, dim=dim)
+
+    def values_of_queries(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the parameters that depend on the queries' inputs x (B, Q, query_size).
+
+        They are `by_row` of `forward`, (B, H, Q).
+        """
+        assert self.by_query is not None
+        return self.by_query(x, self.value(BETA.name), self.value(GAMMA.name))
 
     @property
     def has_sink(self) -> bool:
@@ -301,7 +348,7 @@ class Mapping(nn.Module):
             "mapping": self.name,
             "params": {**self._plain(fixed), **self.starts, **self.options},
             "learn": list(self.learned),
-            "per": "layer" if self.num_heads is None else "head",
+            "per": self.per,
         }
 
     def extra_repr(self) -> str:
@@ -310,6 +357,8 @@ class Mapping(nn.Module):
         parts = [repr(self.name), *(f"{n}={_shown(v)}" for n, v in values.items())]
         if self.learned:
             parts.append(f"learn={list(self.learned)}")
+        if self.by_query is not None:
+            parts.append('per="query"')
         return ", ".join(parts)
 
     def _repr_html_(self) -> str:
