@@ -115,6 +115,7 @@ def blocks(
 
 def of_queries(inputs: AttentionInputs, rows: Rows) -> AttentionInputs:
     """Return the call of these queries alone, without dropout."""
+    by_row = inputs.by_row
     return replace(
         inputs,
         query=inputs.query[:, :, rows],
@@ -122,9 +123,7 @@ def of_queries(inputs: AttentionInputs, rows: Rows) -> AttentionInputs:
         bias=None if inputs.bias is None else select_rows(inputs.bias, rows),
         key_lengths=None,
         cu_seqlens=None,
-        by_row=None
-        if inputs.by_row is None
-        else {n: v[..., rows] for n, v in inputs.by_row.items()},
+        by_row=None if by_row is None else {n: v[..., rows] for n, v in by_row.items()},
         causal=False,
         window=None,
         dropout=0.0,

@@ -278,9 +278,7 @@ class Mapping(nn.Module):
             ValueError also for a sink that the mapping cannot have.
         """
         if self.by_query is not None and by_row is None:
-            raise ValueError(
-                f"{self.name}: its factor depends on queries, which only attention has"
-            )
+            raise ValueError(f"{self.name}: by_row is missing; its factor depends on queries")
         arguments = {**self.arguments(), **(by_row or {})}
         if sink is None:
             return self.spec.function(scores, **arguments, mask=mask, dim=dim)
