@@ -16,6 +16,7 @@ PROGRAMS = {
     "multilabel": "experiments.multilabel",
     "language-modeling": "experiments.language_modeling",
     "bottleneck": "experiments.bottleneck",
+    "length": "experiments.length",
     "conversion": "experiments.conversion",
     "demo": "experiments.demo",
     "benchmarks": "benchmarks",

@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification
 
 from engine.fitting import fit
 from experiments.bottleneck import __main__ as bottleneck
+from experiments.length import __main__ as length
 from experiments.conversion import __main__ as conversion
 from experiments.images import __main__ as images
 from experiments.language_modeling import __main__ as language_modeling
@@ -58,6 +59,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "language_modeling sweep": (language_modeling.main, "sweep"),
     "bottleneck train": (bottleneck.main, "train"),
     "bottleneck sweep": (bottleneck.main, "sweep"),
+    "length train": (length.main, "train"),
+    "length sweep": (length.main, "sweep"),
     "conversion train": (conversion.main, "train"),
     "conversion sweep": (conversion.main, "sweep"),
 }

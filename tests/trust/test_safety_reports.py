@@ -23,6 +23,8 @@ from engine.sweep.records import (
 )
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.config import BottleneckSweepConfig
+from experiments.length.__main__ import EXPERIMENT as LENGTH
+from experiments.length.config import AttentionConfig, LengthSweepConfig
 from experiments.conversion.__main__ import EXPERIMENT as CONVERSION
 from experiments.conversion.config import ConversionSweepConfig
 from experiments.images.__main__ import EXPERIMENT as IMAGES
@@ -150,6 +152,13 @@ def bottleneck(folder: Path, out: Path, name: str, long: str) -> None:
     reported(BOTTLENECK, sweep, folder, out, name, results)
 
 
+def length(folder: Path, out: Path, name: str, long: str) -> None:
+    attentions = {"softmax": AttentionConfig(), name: AttentionConfig("sparsemax")}
+    sweep = LengthSweepConfig(output_dir="", attentions=attentions, lengths=[64, 128], seeds=2)
+    results = {"score": 50.0, "accuracy": [90.0, 50.0], "zeros": [0.0, 1.0], "device": long}
+    reported(LENGTH, sweep, folder, out, name, results)
+
+
 def conversion(folder: Path, out: Path, name: str, long: str) -> None:
     sweep = ConversionSweepConfig(output_dir="", model=name, texts=name, pairs=name, seeds=2)
     results = {
@@ -185,6 +194,7 @@ REPORTS: dict[str, Callable[[Path, Path, str, str], None]] = {
     "images": images,
     "multilabel": multilabel,
     "bottleneck": bottleneck,
+    "length": length,
     "conversion": conversion,
     "language models": language,
 }

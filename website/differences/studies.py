@@ -16,6 +16,7 @@ from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import baseline, error, negll
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.plots import differences as of_heads
+from experiments.length.__main__ import EXPERIMENT as LENGTH
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.measures import f1
 from experiments.multilabel.report import CAPTIONS, CONTROLS
@@ -127,12 +128,20 @@ def _language_modeling(results: Results) -> Iterator[Found]:
             yield Found(task, head, measure, found[task].get(head))
 
 
+def _length(results: Results) -> Iterator[Found]:
+    longest = results.sweep.lengths[-1]
+    measure = Measure(f"accuracy at {longest:,} tokens", "points", 1)
+    for found in _by_seed(results, BASELINE, [(measure, lambda run: float(run["score"]))]):
+        yield found._replace(kind="trained attention")
+
+
 SWEEPS: dict[str, tuple[Experiment[Any, Any], Callable[[Results], Iterator[Found]]]] = {
     "glue": (GLUE, _glue),
     "multilabel": (MULTILABEL, _multilabel),
     "images": (IMAGES, _images),
     "language_modeling": (LANGUAGE_MODELING, _language_modeling),
     "bottleneck": (BOTTLENECK, _bottleneck),
+    "length": (LENGTH, _length),
 }
 # folders with a file per model, which has softmax and other mappings, and their kind of use
 MODELS: dict[str, Kind] = {"compare": "swapped attention", "conversion": "healed attention"}

@@ -1,0 +1,1 @@
+"""Length generalisation: attention functions trained on short texts and tested on long ones."""

@@ -1,0 +1,51 @@
+"""Trained on short texts, tested on long ones.
+
+Run as:
+    python -m experiments.length train --output_dir runs/one --attention.name scaled-entmax
+    python -m experiments.length sweep --config configs/length/recall.yaml
+    python -m experiments.length report runs/length/recall
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.experiment import Experiment
+from experiments.length.config import LengthRunConfig, LengthSweepConfig
+
+if TYPE_CHECKING:
+    from engine.sweep.plan import SweepPlan
+
+
+class Length(Experiment[LengthRunConfig, LengthSweepConfig]):
+    """Attention functions x seeds; nothing is chosen on the texts of the test."""
+
+    name = "experiments.length"
+    description = (
+        "Accuracy of attention functions on texts longer than in training: multi-query recall of "
+        "associations (Vasylenko et al. 2025)."
+    )
+    about = (
+        "Train and test one model.",
+        "Train and test a model with every attention function.",
+        "Accuracy and exact zeros by length.",
+    )
+    run, sweep = LengthRunConfig, LengthSweepConfig
+
+    def summary(self, results: dict[str, Any], config: LengthRunConfig) -> Iterator[str]:
+        for length, accuracy in zip(config.lengths, results["accuracy"], strict=True):
+            yield f"{length:,} tokens: {accuracy:.1f} %"
+        yield f"results: {config.output_dir}/results.json"
+
+    def plan(self, sweep: LengthSweepConfig) -> SweepPlan:
+        from engine.sweep.plan import grid
+
+        return grid(sweep.runs())
+
+
+EXPERIMENT = Length()
+main = EXPERIMENT.main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Configs of runs and sweeps: dataclasses filled from YAML and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from math import inf
+from typing import Any, Literal
+
+from engine.config import check_fields, valid_seed
+from experiments.length.recall import LEAST_LENGTH, UNIT
+
+FREE = ("output_dir", "device", "resume")  # may change on resume
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """The attention function: arguments of `patch_model`.
+
+    Args:
+        name: registered name.
+        params: values of its parameters.
+        learn: names of the parameters to learn.
+        per: layer, head or query.
+    """
+
+    name: str = "softmax"
+    params: dict[str, float] = field(default_factory=dict)
+    learn: list[str] = field(default_factory=list)
+    per: Literal["layer", "head", "query"] = "layer"
+
+
+@dataclass(frozen=True)
+class SetupConfig:
+    """Settings that all attention functions share.
+
+    Args:
+        train_length: tokens of a text in training.
+        lengths: tokens of the texts to test on.
+        symbols: of the alphabet.
+        layers: of the model: by turns one with positions and a window, and one without positions.
+        hidden_size: of the model.
+        heads: of a layer.
+        window: keys of a query in layers with positions.
+        steps: of training.
+        batch: texts of a step.
+        learning_rate: its peak, after a twentieth of the steps; then it falls linearly.
+        texts: number of texts to test on at each length.
+    """
+
+    train_length: int = 64
+    lengths: list[int] = field(default_factory=lambda: [64, 128, 256, 512, 1024])
+    symbols: int = 32
+    layers: int = 2
+    hidden_size: int = 64
+    heads: int = 4
+    window: int = 8
+    steps: int = 3000
+    batch: int = 64
+    learning_rate: float = 3e-3
+    texts: int = 200
+
+    def __post_init__(self) -> None:
+        texts = [self.train_length, *self.lengths]
+        fits = all(n >= LEAST_LENGTH and n % UNIT == 0 for n in texts)
+        longest = UNIT * self.symbols**2
+        check_fields(
+            self,
+            lengths=(fits, f"lengths that are multiples of {UNIT} and at least {LEAST_LENGTH}"),
+            symbols=(max(texts) < longest, f"enough for different keys in {max(texts)} tokens"),
+            layers=(self.layers > 0 and self.layers % 2 == 0, "an even number above 0"),
+            hidden_size=(self.hidden_size % (2 * self.heads) == 0, "a multiple of 2 heads"),
+            learning_rate=(0 < self.learning_rate < inf, "a finite number above 0"),
+            counts=("heads", "window", "steps", "batch", "texts"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthRunConfig(SetupConfig):
+    """One model, trained on short texts and tested on long ones.
+
+    Args:
+        output_dir: where results.json goes.
+        attention: the attention function.
+        seed: of the initial weights and of the texts.
+        device: auto (a GPU if available), cpu or cuda.
+        resume: restart the interrupted run in output_dir.
+    """
+
+    output_dir: str
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        from sparse_attn.mappings import get_spec
+
+        super().__post_init__()
+        get_spec(self.attention.name)
+        check_fields(self, seed=valid_seed(self.seed))
+
+    def comparable(self) -> dict[str, Any]:
+        """Return the settings that determine the result; equal ones mean the same run."""
+        return {key: value for key, value in asdict(self).items() if key not in FREE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthSweepConfig(SetupConfig):
+    """Attention functions x seeds with the same model, texts, steps and learning rate.
+
+    Args:
+        output_dir: folder for sweep.json and one record per run.
+        attentions: a label, then the attention function; one has the label softmax.
+        seeds: runs of each, with seeds 0, 1, ...
+        device: auto (a GPU if available), cpu or cuda.
+    """
+
+    output_dir: str
+    attentions: dict[str, AttentionConfig]
+    seeds: int = 3
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def __post_init__(self) -> None:
+        from engine.config import check_baseline, check_labels
+
+        super().__post_init__()
+        check_baseline("attentions", self.attentions, "softmax")
+        check_labels(self.attentions)
+        check_fields(self, counts=("seeds",))
+        self.runs()  # validates the settings
+
+    def content(self) -> dict[str, Any]:
+        """Return the content of sweep.json: the settings that a continued sweep must keep."""
+        return {key: value for key, value in asdict(self).items() if key not in FREE}
+
+    def runs(self) -> dict[tuple[str, str], list[LengthRunConfig]]:
+        """Return the runs of each attention function."""
+        shared = {name: getattr(self, name) for name in SetupConfig.__dataclass_fields__}
+        run = LengthRunConfig(output_dir="", device=self.device, **shared)
+        return {
+            ("recall", label): [
+                replace(run, attention=attention, seed=seed) for seed in range(self.seeds)
+            ]
+            for label, attention in self.attentions.items()
+        }

@@ -1,0 +1,82 @@
+"""Recall of associations: the texts, one run, and a sweep with its report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from experiments.length.__main__ import EXPERIMENT, main
+from experiments.length.config import AttentionConfig, LengthRunConfig, LengthSweepConfig
+from experiments.length.recall import IGNORED, recall
+from experiments.length.run import assemble
+
+CONFIGS = Path(__file__).parents[3] / "configs/length"
+TINY: dict[str, Any] = {
+    "train_length": 32,
+    "lengths": [32, 64],
+    "symbols": 8,
+    "hidden_size": 16,
+    "heads": 2,
+    "steps": 4,
+    "batch": 3,
+    "texts": 5,
+}
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
+
+def test_queries_repeat_pairs_of_the_text() -> None:
+    tokens, labels = recall(6, 64, 8, torch.Generator().manual_seed(0))
+    assert tokens.shape == labels.shape == (6, 64)
+    for row, wanted in zip(tokens.tolist(), labels.tolist(), strict=True):
+        pairs = [(tuple(row[i : i + 2]), row[i + 2 : i + 4]) for i in range(0, 64, 4)]
+        known, asked = dict(pairs[:12]), pairs[12:]
+        assert len(known) == 12
+        assert len({key for key, _ in asked}) == 4
+        assert all(known[key] == value for key, value in asked)
+        assert wanted[:48] == [IGNORED] * 48
+        for place, (_, value) in enumerate(asked):
+            at = 48 + 4 * place
+            assert wanted[at : at + 4] == [IGNORED, IGNORED, *value]
+
+
+def test_layers_without_positions_see_all_keys() -> None:
+    """The other layers see a window; only they rotate queries and keys."""
+    model = assemble(LengthRunConfig(output_dir="", **TINY)).model
+    first, second = model.model.layers
+    assert (first.self_attn.use_rope, first.self_attn.sliding_window) == (1, 8)
+    assert (second.self_attn.use_rope, second.self_attn.sliding_window) == (0, None)
+
+
+def test_a_sweep_and_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = tmp_path / "tiny.yaml", tmp_path / "records"
+    query = {"name": "scaled-entmax", "params": {"delta": 1.0, "gamma": 2.0}, "per": "query"}
+    attentions = {"softmax": {}, "by query": query}
+    content = {**TINY, "attentions": attentions, "seeds": 2, "output_dir": str(folder)}
+    file.write_text(yaml.safe_dump(content))
+    main(["sweep", "--config", str(file)])
+    assert "4 finished" in capsys.readouterr().out
+    main(["report", str(folder)])
+    page = (folder / "report.md").read_text()
+    cell = EXPERIMENT.read(folder).finished(("recall", "by query"))
+    mean = sum(run["accuracy"][1] for run in cell) / 2
+    assert f"{mean:.1f}" in next(line for line in page.splitlines() if "| by query |" in line)
+    assert "scaled-entmax, delta 1, gamma 2, per query" in page
+    assert (folder / "accuracy.png").stat().st_size > 10_000
+
+
+def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [f"--{name}={value}" for name, value in TINY.items()]
+    main(["train", f"--output_dir={tmp_path / 'run'}", *options, "--device=cpu"])
+    results = json.loads((tmp_path / "run/results.json").read_text())
+    assert f"64 tokens: {results['accuracy'][1]:.1f} %" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_configs_are_read(file: Path) -> None:
+    config, _ = EXPERIMENT.program.parse(["sweep", "--config", str(file)])[1]
+    assert isinstance(config, LengthSweepConfig)
+    assert isinstance(config.attentions["softmax"], AttentionConfig)
+    assert config.output_dir == f"runs/length/{file.stem}"
