@@ -16,10 +16,10 @@ from transformers import AutoModelForSequenceClassification
 
 from engine.fitting import fit
 from experiments.bottleneck import __main__ as bottleneck
-from experiments.length import __main__ as length
 from experiments.conversion import __main__ as conversion
 from experiments.images import __main__ as images
 from experiments.language_modeling import __main__ as language_modeling
+from experiments.length import __main__ as length
 from experiments.multilabel import __main__ as multilabel
 from experiments.multilabel.backbones import TORCHVISION, WEIGHTS, resnet
 from experiments.multilabel.config import MethodConfig

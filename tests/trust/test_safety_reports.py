@@ -23,8 +23,6 @@ from engine.sweep.records import (
 )
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.config import BottleneckSweepConfig
-from experiments.length.__main__ import EXPERIMENT as LENGTH
-from experiments.length.config import AttentionConfig, LengthSweepConfig
 from experiments.conversion.__main__ import EXPERIMENT as CONVERSION
 from experiments.conversion.config import ConversionSweepConfig
 from experiments.images.__main__ import EXPERIMENT as IMAGES
@@ -32,6 +30,8 @@ from experiments.images.config import DataConfig as ImageData
 from experiments.images.config import ImageSweepConfig, SweptLoss
 from experiments.language_modeling.__main__ import main as language_modeling
 from experiments.language_modeling.config import LanguageRunConfig
+from experiments.length.__main__ import EXPERIMENT as LENGTH
+from experiments.length.config import AttentionConfig, LengthSweepConfig
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
