@@ -170,9 +170,7 @@ def sparse_attention(
 def _inputs_of_queries(module: nn.Module, mapping: Mapping, query: Tensor) -> Tensor:
     """Return the module's input (B, Q, size), which its forward pre-hook has kept."""
     reached = module.__dict__.get(REACHED)
-    given = getattr(reached, "input", None)
-    if reached is not None:
-        reached.input = None  # it would stay in memory
+    given = None if reached is None else reached.take_input()
     assert mapping.by_query is not None
     size = mapping.by_query.beta.shape[1]
     expected = (query.shape[0], query.shape[2], size)

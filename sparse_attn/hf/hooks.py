@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
@@ -22,11 +23,26 @@ class Flag:
     So a call does not change the fingerprint of a pickled model in `datasets`.
     """
 
-    done = False  # whether our attention was called
-    input: Tensor | None = None  # of the module, if its mapping depends on it
+    def __init__(self) -> None:
+        self.done = False  # whether our attention was called
+        # of the module, if its mapping depends on it; by thread, as several may call one model
+        self.inputs: dict[int, Any] = {}
+
+    def keep_input(self, given: Any) -> None:
+        """Keep the input of a call for our attention."""
+        self.inputs[_thread()] = given
+
+    def take_input(self) -> Any:
+        """Return the input of this call, once; None if there is none."""
+        return self.inputs.pop(_thread(), None)
 
     def __reduce__(self) -> tuple[type[Flag], tuple[()]]:
         return Flag, ()
+
+
+def _thread() -> int:
+    # a graph holds the input itself
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
 def keep_key(handle: RemovableHandle) -> None:
@@ -76,7 +92,8 @@ def asks_for_weights(root: PreTrainedModel) -> bool:
 def _check_dispatch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise if the attention implementation has been switched; keep the input if it is needed."""
     if getattr(getattr(module, NAME), "by_query", None) is not None:
-        module.__dict__[REACHED].input = args[0] if args else kwargs.get("hidden_states")
+        given = args[0] if args else kwargs.get("hidden_states")
+        module.__dict__[REACHED].keep_input(given)
     config = config_of(module)
     # private: configs have no public name for their attention implementation
     implementation = config._attn_implementation

@@ -1,6 +1,8 @@
 """per="query": the factor of `scaled-NAME` from the input of each query."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -186,3 +188,20 @@ def test_unpatched_it_leaves_nothing():
     unpatch_model(model)
     assert list(model.state_dict()) == keys
     assert torch.equal(outputs(model, "bert"), expected)
+
+
+def test_threads_do_not_share_inputs():
+    """Both are between the module's hook and our attention at the same time."""
+    model, barrier = patched("bert"), threading.Barrier(2)
+    batches = [BY_NAME["bert"].example, {"input_ids": tokens(), "attention_mask": padding()}]
+
+    def meet(*_):
+        barrier.wait(60)
+
+    with torch.no_grad():
+        expected = [model(**batch)[0] for batch in batches]
+        model.encoder.layer[0].attention.self.query.register_forward_pre_hook(meet)
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda batch: model(**batch)[0], batches))
+    for got, wanted in zip(found, expected, strict=True):
+        assert_near(got, wanted, 1e-5)
