@@ -48,6 +48,7 @@ class MappingConfig:
         parts = [self.name]
         parts += [f"{key} {from_.get(key, '')}{plain(value)}" for key, value in self.params.items()]
         parts += [f"{name} learned per {self.per}" for name in self.learn]
+        parts += ["a factor for each query"] * (self.per == "query")
         if self.layers is not None:
             parts.append(f"layers {listing([str(layer) for layer in self.layers])}")
         return ", ".join(parts)

@@ -39,7 +39,7 @@ class CandidateConfig:
             per head.
         layers: block numbers to patch; all by default.
         learn: names of the parameters to learn.
-        per: layer or head: one learned value per layer or head.
+        per: layer or head: one learned value per layer or head; query: as in `patch_model`.
         schedule: ramps one parameter from `initial` to the value tried.
     """
 
@@ -47,7 +47,7 @@ class CandidateConfig:
     params: dict[str, float | list[float | list[float]]] = field(default_factory=dict)
     layers: list[int] | None = None
     learn: list[str] = field(default_factory=list)
-    per: Literal["layer", "head"] = "layer"
+    per: Literal["layer", "head", "query"] = "layer"
     schedule: ScheduleConfig | None = None
 
     @property

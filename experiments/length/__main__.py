@@ -1,4 +1,4 @@
-"""Trained on short texts, tested on long ones.
+"""Length generalisation: recall in texts longer than in training.
 
 Run as:
     python -m experiments.length train --output_dir runs/one --attention.name scaled-entmax

@@ -37,7 +37,7 @@ class SetupConfig:
         train_length: tokens of a text in training.
         lengths: tokens of the texts to test on.
         symbols: of the alphabet.
-        layers: of the model: by turns one with positions and a window, and one without positions.
+        layers: of the model, alternating: one with positions and a window, one without positions.
         hidden_size: of the model.
         heads: of a layer.
         window: keys of a query in layers with positions.

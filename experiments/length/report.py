@@ -34,7 +34,7 @@ def make_page(results: Results) -> Page:
         results.standing,
         *map(Status, results.left_out),
     ]
-    return Page("Trained on short texts, tested on long ones", blocks, [accuracy])
+    return Page("Length generalisation", blocks, [accuracy])
 
 
 def _at(key: str, place: int, run: dict[str, Any]) -> float:

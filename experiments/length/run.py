@@ -64,15 +64,13 @@ def assemble(config: LengthRunConfig) -> LengthRun:
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         model = SmolLM3ForCausalLM(architecture(config))
-        attention = config.attention
-        patch_model(
-            model, attention.name, learn=attention.learn, per=attention.per, **attention.params
-        )
+        attention, values = config.attention, dict[str, Any](config.attention.params)
+        patch_model(model, attention.name, learn=attention.learn, per=attention.per, **values)
     return LengthRun(config, model.to(device), device)
 
 
 def architecture(config: LengthRunConfig) -> SmolLM3Config:
-    """Return a config of layers with positions and a window, and without positions, by turns.
+    """Return a config of alternating layers: with positions and a window, without positions.
 
     So keys are found by content at any distance, and words are joined in a window, whose positions
     are those of training.

@@ -315,7 +315,8 @@ def parameter_groups(module: nn.Module, lr: float, mapping_lr: float) -> list[di
         At most two groups of parameters that require a gradient, the mappings' last.
     """
     mappings = [m for m in module.modules() if isinstance(m, Mapping)]
-    own = {id(p) for mapping in mappings for p in mapping.parameters()}
+    # without `by_query`, whose weights are like those of the network
+    own = {id(p) for mapping in mappings for p in mapping.parameters(recurse=False)}
     learned = [p for p in module.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in learned if id(p) not in own], "lr": lr},

@@ -106,9 +106,9 @@ def sparse_attention(
     # getattr would search a module's parameters, buffers and submodules for a missing name
     if (reached := module.__dict__.get(REACHED)) is not None:
         reached.done = True
-    by_row = None
+    query_input = None
     if getattr(mapping, "by_query", None) is not None:
-        by_row = mapping.values_of_queries(_inputs_of_queries(module, mapping, query))
+        query_input = _input_of(module, reached)
     for name, meaning in REFUSED.items():
         if kwargs.get(name) is not None:
             raise NotImplementedError(
@@ -154,7 +154,7 @@ def sparse_attention(
         need_weights=wants_weights or (observer is not None and observer.keeps_weights),
         need_statistics=observer is not None,
         special_keys=None if observer is None else observer.special(key.shape[0], key.shape[2]),
-        by_row=by_row,
+        query_input=query_input,
     )
     output, weights, statistics = run(inputs)
     if observer is not None:
@@ -167,19 +167,14 @@ def sparse_attention(
     return output.transpose(1, 2).contiguous(), weights
 
 
-def _inputs_of_queries(module: nn.Module, mapping: Mapping, query: Tensor) -> Tensor:
-    """Return the module's input (B, Q, size), which its forward pre-hook has kept."""
-    reached = module.__dict__.get(REACHED)
-    given = None if reached is None else reached.take_input()
-    assert mapping.by_query is not None
-    size = mapping.by_query.beta.shape[1]
-    expected = (query.shape[0], query.shape[2], size)
-    if not isinstance(given, Tensor) or given.shape != expected:
-        got = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else "no tensor"
+def _input_of(module: nn.Module, reached: Any) -> Tensor:
+    """Return the input of the module's call, which its forward pre-hook has kept."""
+    given = None if reached is None else reached.kept_input()
+    if not isinstance(given, Tensor):
         raise NotImplementedError(
-            f'{type(module).__name__}: per="query" needs the input of each query, '
-            f"{expected}, as the first argument of the module or as hidden_states, got {got}; use "
-            'per="head"'
+            f'{type(module).__name__}: per="query" needs the input of the module, but its forward '
+            "was called without its hooks, or compiled without them; call or compile the module "
+            "or the model"
         )
     return given
 

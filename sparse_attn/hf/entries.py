@@ -91,6 +91,11 @@ OPTIONAL: dict[str, dict[str, Kind]] = {
 }
 
 
+def is_learned(mapping: str, learn: Any, per: str) -> bool:
+    """Whether a mapping with these arguments of `patch_model` has learned parameters."""
+    return bool(learn) or per == "query" or get_spec(mapping).weights is not None
+
+
 def with_module(table: dict[str, Any]) -> dict[str, Any]:
     """Add the module that registers the mapping of a table, if it is a user's."""
     module = module_of(table["mapping"])

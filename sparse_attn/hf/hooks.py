@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
@@ -25,24 +26,30 @@ class Flag:
 
     def __init__(self) -> None:
         self.done = False  # whether our attention was called
-        # of the module, if its mapping depends on it; by thread, as several may call one model
+        # input of the module, if its mapping depends on it; by thread, as several may call one
+        # model, and weak, because recomputation in checkpointing stops before the call ends
         self.inputs: dict[int, Any] = {}
 
     def keep_input(self, given: Any) -> None:
-        """Keep the input of a call for our attention."""
-        self.inputs[_thread()] = given
+        """Keep the input of a call until `drop_input`."""
+        if torch.compiler.is_compiling():  # a graph holds the input itself
+            self.inputs[0] = given
+        elif isinstance(given, Tensor):
+            self.inputs[threading.get_ident()] = weakref.ref(given)
 
-    def take_input(self) -> Any:
-        """Return the input of this call, once; None if there is none."""
-        return self.inputs.pop(_thread(), None)
+    def kept_input(self) -> Any:
+        """Return the input of this call, None if there is none."""
+        if torch.compiler.is_compiling():
+            return self.inputs.get(0)
+        found = self.inputs.get(threading.get_ident())
+        return None if found is None else found()
+
+    def drop_input(self) -> None:
+        """Forget the input of a call that is over."""
+        self.inputs.pop(0 if torch.compiler.is_compiling() else threading.get_ident(), None)
 
     def __reduce__(self) -> tuple[type[Flag], tuple[()]]:
         return Flag, ()
-
-
-def _thread() -> int:
-    # a graph holds the input itself
-    return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
 def keep_key(handle: RemovableHandle) -> None:
@@ -127,7 +134,10 @@ def _finds_word_timestamps() -> bool:
 
 def _check_reached(module: nn.Module, args: Any, output: Any) -> None:
     """Raise if the module's forward bypassed the attention interface."""
-    if not module.__dict__[REACHED].done:
+    reached = module.__dict__[REACHED]
+    if reached.inputs:
+        reached.drop_input()
+    if not reached.done:
         raise RuntimeError(
             f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but computed "
             "its output without it, bypassing the attention interface; unpatch this model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import abc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from sparse_attn.hf.config import (
     with_parts,
 )
 from sparse_attn.hf.descriptions import describe, mappings_of, show_parts
+from sparse_attn.hf.entries import is_learned
 from sparse_attn.hf.hooks import (
     add_hooks,
     add_layer_hooks,
@@ -34,9 +36,11 @@ from sparse_attn.hf.hooks import (
 from sparse_attn.hf.layers import AttentionLayer, attention_layers, config_of, has_sinks, root_of
 from sparse_attn.hf.refusals import refuse, refuse_lost_parameters, refuse_sinks
 from sparse_attn.hf.wrapper_classes import update_holders
-from sparse_attn.mappings import Mapping, get_spec
+from sparse_attn.mappings import Mapping
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
+# names of the linear layers that make queries from hidden_states
+QUERY_LAYERS = ("q_proj", "query", "q_lin", "q", "q_a_proj", "qkv", "qkv_proj", "query_key_value")
 
 
 def patch_model(
@@ -80,7 +84,8 @@ def patch_model(
     Raises:
         ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
             model that does not dispatch its attention, a sink (or a mapping that cannot have one)
-            for layers with learned sinks, a model loaded without its learned parameters (see
+            for layers with learned sinks, attention modules without hidden_states for per="query",
+            a model loaded without its learned parameters (see
             `load_pretrained`), or parameters to learn in a model on the meta device.
         TypeError: an unknown parameter, or a model that is not from Transformers.
         RuntimeError: another version of this library wrote the config of the model.
@@ -323,8 +328,7 @@ def make_mapping(
     num_heads = _number_of_heads(layer) if per != "layer" else None
     query_size = _input_size(layer) if per == "query" else None
     device = _device(layer)
-    learns = learn or query_size is not None or get_spec(name).weights is not None
-    if device.type == "meta" and learns:
+    if device.type == "meta" and is_learned(name, learn, per):
         raise ValueError(
             f"{name}: its learned parameters cannot start on the meta device, where {layer.name} "
             "is; load the weights first, then patch the model"
@@ -344,9 +348,21 @@ def _number_of_heads(layer: AttentionLayer) -> int:
 
 
 def _input_size(layer: AttentionLayer) -> int:
-    """Return the length of the module's input at one position."""
-    sizes = [m.in_features for m in layer.module.modules() if isinstance(m, nn.Linear)]
-    return sizes[0] if sizes else config_of(layer.module).hidden_size
+    """Return the length of the module's input at one position, hidden_states.
+
+    Raises:
+        ValueError: its forward takes something else first.
+    """
+    first = [*inspect.signature(type(layer.module).forward).parameters][1]
+    if first != "hidden_states":
+        raise ValueError(
+            f'per="query": {type(layer.module).__name__} ({layer.name}) takes {first} and not '
+            'hidden_states, from which the factors are computed; use per="head"'
+        )
+    for name, module in layer.module.named_modules():
+        if name.rpartition(".")[2] in QUERY_LAYERS and hasattr(module, "in_features"):
+            return int(module.in_features)
+    return config_of(layer.module).hidden_size
 
 
 def _device(layer: AttentionLayer) -> torch.device:

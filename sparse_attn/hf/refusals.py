@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import HEAD, MULTILABEL, PatchConfig, Snapshot, patch_of
-from sparse_attn.hf.entries import check_entry
+from sparse_attn.hf.entries import check_entry, is_learned
 from sparse_attn.hf.layers import MASK_READERS, AttentionLayer, computes_softmax, unseen_sinks
 from sparse_attn.mappings import Mapping, get_spec
 
@@ -65,7 +65,7 @@ def refuse_lost_parameters(root: PreTrainedModel) -> None:
     for saved_entry in saved.values():
         check_entry(NAME, saved_entry)
     for entry in (entry for s in saved.values() for entry in s["mappings"]):
-        if entry["learn"] or get_spec(entry["mapping"]).weights is not None:
+        if is_learned(entry["mapping"], entry["learn"], entry["per"]):
             places = ", ".join(f"{n}.config.{NAME}".lstrip(".") for n in saved)
             raise ValueError(
                 f"the config of {type(root).__name__} describes a learned {entry['mapping']}, "

@@ -43,6 +43,7 @@ def attention(
     window: int | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
+    query_input: Tensor | None = None,
     impl: str | None = None,
 ) -> Tensor:
     """out = dropout(map(scale q k^T + bias)) v, without storing the weights if possible.
@@ -66,6 +67,7 @@ def attention(
         scale: factor of the scores, 1/sqrt(D) if None.
         dropout: probability of dropping a weight, in [0, 1); the rest is scaled by 1 / (1 -
             dropout).
+        query_input: (B, Q, query_size), for a mapping with `query_size`.
         impl: `reference`, `cpu`, `triton` or `flex`; None for the fastest that supports the call.
 
     Returns:
@@ -77,7 +79,8 @@ def attention(
     """
     if all(isinstance(tensor, Tensor) for tensor in (query, key, value)):
         query, key, value = as_autocast(query, key, value)
-        if key_lengths is cu_seqlens is bias is sink is softcap is window is impl is None:
+        plain = key_lengths is cu_seqlens is bias is sink is softcap is None
+        if plain and window is query_input is impl is None:
             again = run_again(query, key, value, mapping, mask, causal, scale, dropout)
             if again is not None:
                 return again
@@ -96,6 +99,7 @@ def attention(
         window=window,
         scaling=scale,
         dropout=dropout,
+        query_input=query_input,
     )
     return run(inputs, impl).output
 

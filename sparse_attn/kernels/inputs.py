@@ -53,11 +53,12 @@ class AttentionInputs:
     need_weights: bool = False
     need_statistics: bool = False  # see `kernels.statistics`
     special_keys: Tensor | None = None  # [B, K], bool: the statistics report their mass
-    by_row: dict[str, Tensor] | None = None  # [B, H, Q]: parameters that depend on the query
+    query_input: Tensor | None = None  # [B, Q, size], for a mapping with a factor of each query
 
     def __post_init__(self) -> None:
         self._check_tensors()
         self._check_sink()
+        self._check_query_input()
         self._check_masks()
         self._check_numbers()
 
@@ -91,7 +92,7 @@ class AttentionInputs:
         # private: the public unpack_dual takes a microsecond for each tensor
         if forward_ad._current_level < 0:
             return False
-        inputs = (self.query, self.key, self.value, self.bias, self.sink)
+        inputs = (self.query, self.key, self.value, self.bias, self.sink, self.query_input)
         given = (t for t in inputs if t is not None)
         return any(forward_ad.unpack_dual(t).tangent is not None for t in given)
 
@@ -106,7 +107,7 @@ class AttentionInputs:
         kernel, learned = self.mapping.spec.kernel, self.mapping.learned
         scaled = kernel is not None and kernel.scaled
         by_name = any(p.name in learned for p in (DELTA, BETA, GAMMA))
-        return scaled and (by_name or self.by_row is not None)
+        return scaled and (by_name or self.query_input is not None)
 
     @property
     def has_sink(self) -> bool:
@@ -171,19 +172,21 @@ class AttentionInputs:
 
     def _scaled(self) -> tuple[Tensor, Tensor | None]:
         """Return query and bias, in at least float32, times each row's factor of `scaled-NAME`."""
-        n = self._number().to(exact_dtype(self.query))
-        by_row = self.by_row or {}
-        values = [
-            by_row[p.name] if p.name in by_row else self.parameter(p.name)[:, None]
-            for p in (DELTA, BETA, GAMMA)
-        ]
-        factor = length_factor(n.clamp(min=1), *values).unsqueeze(-1)
+        factor = self.row_factor().unsqueeze(-1)
         if self.bias is None:
             return self.query * factor, None
         # the factor may be 0, and its gradient must not meet the infinity
         masked = self.bias == -torch.inf
         bias = self.bias.masked_fill(masked, 0.0) * factor
         return self.query * factor, bias.masked_fill(masked, -torch.inf)
+
+    def row_factor(self) -> Tensor:
+        """Return the factor of each row of `scaled-NAME`, broadcastable to (B, H, Q)."""
+        n = self._number().to(exact_dtype(self.query))
+        if self.query_input is not None:
+            return self.mapping.factor_of_queries(self.query_input, n)
+        values = [self.parameter(p.name)[:, None] for p in (DELTA, BETA, GAMMA)]
+        return length_factor(n.clamp(min=1), *values)
 
     def parameter(self, name: str | None) -> Tensor:
         """Return the parameter `name` for each head, (H,), with its graph; 0 if `name` is None.
@@ -293,6 +296,23 @@ class AttentionInputs:
                 f"{tuple(v.shape)}"
             )
 
+    def _check_query_input(self) -> None:
+        scale, given = getattr(self.mapping, "by_query", None), self.query_input
+        if scale is None and given is None:
+            return
+        if scale is None:
+            raise ValueError(
+                f"query_input: {self.mapping.name} does not depend on it; leave it out, or create "
+                "the mapping with query_size"
+            )
+        expected = (self.query.shape[0], self.query.shape[2], scale.size)
+        if given is None or given.shape != expected:
+            got = "None" if given is None else f"shape {tuple(given.shape)}"
+            raise ValueError(
+                f"query_input: expected the input of each query (batch, queries, query_size) = "
+                f"{expected}, got {got}; without query_size (per='head') none is needed"
+            )
+
     def _check_sink(self) -> None:
         if self.sink is None:
             return
@@ -305,7 +325,8 @@ class AttentionInputs:
 
     def _check_kinds(self) -> None:
         needed = ("query", "key", "value")
-        for name in (*needed, "mask", "key_lengths", "cu_seqlens", "bias", "sink"):
+        optional = ("mask", "key_lengths", "cu_seqlens", "bias", "sink", "query_input")
+        for name in (*needed, *optional):
             tensor = getattr(self, name)
             if tensor is None and name not in needed:
                 continue

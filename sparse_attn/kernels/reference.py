@@ -58,7 +58,8 @@ def exact_weights(inputs: AttentionInputs) -> Tensor:
         # -inf too, because hooks, such as Opacus', only see the positional argument
         scores = scores.masked_fill(~valid, -torch.inf)
     sink = None if inputs.sink is None else inputs.sink.unsqueeze(-1)  # [H, 1], for each row
-    return inputs.mapping(scores, mask=valid, sink=sink, by_row=inputs.by_row)
+    factor = None if inputs.query_input is None else inputs.row_factor()
+    return inputs.mapping(scores, mask=valid, sink=sink, factor=factor)
 
 
 def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -115,7 +116,7 @@ def blocks(
 
 def of_queries(inputs: AttentionInputs, rows: Rows) -> AttentionInputs:
     """Return the call of these queries alone, without dropout."""
-    by_row = inputs.by_row
+    given = inputs.query_input
     return replace(
         inputs,
         query=inputs.query[:, :, rows],
@@ -123,7 +124,7 @@ def of_queries(inputs: AttentionInputs, rows: Rows) -> AttentionInputs:
         bias=None if inputs.bias is None else select_rows(inputs.bias, rows),
         key_lengths=None,
         cu_seqlens=None,
-        by_row=None if by_row is None else {n: v[..., rows] for n, v in by_row.items()},
+        query_input=None if given is None else given[:, rows],
         causal=False,
         window=None,
         dropout=0.0,

@@ -1,23 +1,24 @@
-"""Factors of `scaled-NAME` that depend on the input of each query."""
+"""The factor of `scaled-NAME` as a function of the input of each query."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparse_attn.mappings.base import Value, softplus_inverse, widened
-from sparse_attn.mappings.derived import BETA, GAMMA
 
 
 class QueryScale(nn.Module):
-    """beta and gamma of each query: beta_x = softplus(b + w x), gamma_x = gamma tanh(v x).
+    """delta + softplus(b + w x) (log n)^(gamma tanh(v x)), with softplus(b) = beta.
 
-    So p = NAME((delta + beta_x (log n)^gamma_x) z), x the input of the attention module at the
-    query's position. softplus(b) is `beta`, so that with w = v = 0, the start, p is
-    NAME((delta + beta) z).
-    Source: ASEntmax, Vasylenko et al. 2025 (arXiv 2506.16640), section 4, for any NAME, with an
-    offset b. Its paper has delta = 1, a fixed gamma of 2 in its code, and random w and v.
+    x is the input of the attention module at the query's position, n the number of its valid keys;
+    n = 1 counts as 2, because (log 1)^gamma is infinite for a negative power. w and v start at 0,
+    where the factor is delta + beta.
+    Source: ASEntmax, Vasylenko et al. 2025 (arXiv 2506.16640), for any NAME and with an offset b.
+    The authors' code has delta = 1 and gamma = 2, no b, and random w and v.
 
     Args:
         heads: H.
@@ -26,22 +27,28 @@ class QueryScale(nn.Module):
 
     def __init__(self, heads: int, size: int) -> None:
         super().__init__()
-        device = torch.get_default_device()
-        self.beta = nn.Parameter(torch.zeros(heads, size, device=device))
-        self.gamma = nn.Parameter(torch.zeros(heads, size, device=device))
+        self.size = size
+        self.beta_weight = nn.Parameter(torch.zeros(heads, size, dtype=torch.float32))
+        self.gamma_weight = nn.Parameter(torch.zeros(heads, size, dtype=torch.float32))
 
-    def forward(self, x: Tensor, beta: Value, gamma: Value) -> dict[str, Tensor]:
-        """Return both by name, (B, H, Q), for inputs x (B, Q, size) and values of each head."""
+    def forward(self, x: Tensor, n: Tensor, delta: Value, beta: Value, gamma: Value) -> Tensor:
+        """Return the factor of each query, (B, H, Q).
+
+        Args:
+            x: (B, Q, size).
+            n: broadcastable to (B, H, Q).
+            delta, beta, gamma: numbers, or one for each head, (H,).
+        """
         x = widened(x)
-        with torch.autocast(x.device.type, enabled=False):
+        # the meta device has no autocast
+        exact = nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+        with exact:
+            # dense, because torch 2.13 traces softplus's gradient with other strides than it has
             by_beta, by_gamma = (
-                F.linear(x, weight.to(x)).transpose(1, 2) for weight in (self.beta, self.gamma)
+                F.linear(x, weight.to(x)).transpose(1, 2).contiguous()
+                for weight in (self.beta_weight, self.gamma_weight)
             )
-        offset, bound = (
-            torch.as_tensor(value, dtype=x.dtype, device=x.device).reshape(-1, 1)
-            for value in (beta, gamma)
-        )
-        return {
-            BETA.name: F.softplus(by_beta + softplus_inverse(offset)),
-            GAMMA.name: bound * torch.tanh(by_gamma),
-        }
+        # products, because a number that a schedule changes must not become a constant of a graph
+        delta, beta, gamma = ((x.new_ones(1) * value)[:, None] for value in (delta, beta, gamma))
+        power = n.clamp(min=2).to(x).log() ** (gamma * by_gamma.tanh())
+        return delta + F.softplus(by_beta + softplus_inverse(beta)) * power

@@ -25,7 +25,7 @@ MIX = ParameterSpec("mix", default=1.0, low=0.0, high=1.0)
 MIXED = "mixed-"
 DELTA = ParameterSpec("delta", default=0.0, low=0.0, high_open=True)
 BETA = ParameterSpec("beta", default=0.43, low=0.0, high_open=True)
-GAMMA = ParameterSpec("gamma", default=1.0, low_open=True, high_open=True)
+GAMMA = ParameterSpec("gamma", default=1.0, low=0.0, high_open=True)
 SCALED = "scaled-"
 DETACHED = "detached-"
 SINK = ParameterSpec("sink", default=0.0, low_open=True, high_open=True)
@@ -98,13 +98,9 @@ def mixed(spec: MappingSpec) -> MappingSpec:
     )
 
 
-def length_factor(n: Tensor, delta: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:
-    """delta + beta (log n)^gamma, finite, of the number n >= 1 of valid positions.
-
-    For gamma < 0, n = 1 counts as 2, because 0^gamma is infinite.
-    """
+def length_factor(n: Tensor, delta: Value, beta: Value, gamma: Value) -> Tensor:
+    """delta + beta (log n)^gamma, finite, of the number n >= 1 of valid positions."""
     end = torch.finfo(n.dtype)
-    n = torch.where(gamma < 0, n.clamp(min=2), n)
     # keeps log log n and every slope finite at n = 1
     power = (gamma * n.log().clamp(min=end.tiny).log()).clamp(max=math.log(end.max)).exp()
     return (delta + beta * power).clamp(max=end.max)
@@ -124,9 +120,9 @@ def scaled(spec: MappingSpec) -> MappingSpec:
 
     Keeps the sharpness of a row as it gets longer; by default the factor is 1 at n = 10. With delta
     = 0 and gamma = 1, softmax becomes Scalable-Softmax (Nakanishi 2025, arXiv 2501.19399), and
-    entmax becomes ASEntmax (Vasylenko et al. 2025, arXiv 2506.16640), in attention also with its
-    coefficients of each query (`QueryScale`). The parameters `delta` and `beta` in [0, inf) and
-    `gamma` in (-inf, inf) come after the mapping's. A sink is neither multiplied nor counted.
+    entmax becomes ASEntmax (Vasylenko et al. 2025, arXiv 2506.16640) with coefficients that do not
+    depend on the input; `QueryScale` makes them depend on it. The parameters `delta`, `beta` and
+    `gamma` in [0, inf) come after the mapping's. A sink is neither multiplied nor counted.
 
     Raises:
         ValueError: the mapping has a value for each score (weighted softmax), or one of these

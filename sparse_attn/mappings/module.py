@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inverse
 from sparse_attn.mappings.by_query import QueryScale
-from sparse_attn.mappings.derived import BETA, GAMMA, SINK, is_scaled
+from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, SINK, is_scaled
 from sparse_attn.mappings.registry import get_spec, parameters_of
 
 MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untrusted config
@@ -37,7 +37,8 @@ class Mapping(nn.Module):
         num_heads: H for one learned value per head, applied to scores (..., H, Q, K); None for a
             single value.
         query_size: for `scaled-NAME` in attention, the length of the input of each query, on which
-            its factor depends (`QueryScale`); beta is then 1 by default. Needs num_heads.
+            its factor depends (`QueryScale`). beta is then in (0, inf), by default 1. Needs
+            num_heads.
         **parameters: values of the mapping's parameters and options; defaults from the registry.
             Every mapping whose weights compete also takes `sink`, the score of a virtual key of
             value 0 (`get_spec`); None for no sink.
@@ -59,8 +60,7 @@ class Mapping(nn.Module):
         **parameters: Any,
     ) -> None:
         super().__init__()
-        if query_size is not None:  # so that it starts as NAME
-            parameters = {BETA.name: 1.0, **parameters}
+        self.by_query: QueryScale | None = None
         if not isinstance(learn, Iterable) or not all(isinstance(n, str) for n in [*learn]):
             raise TypeError(f"learn={learn!r}: expected the name of a parameter, or several names")
         self.learned = (learn,) if isinstance(learn, str) else tuple(learn)
@@ -71,6 +71,9 @@ class Mapping(nn.Module):
         if num_heads is not None and num_heads < 1:
             raise ValueError(f"num_heads={num_heads}: expected at least 1, or None for one value")
         self.num_heads = num_heads
+        if query_size is not None:
+            self._check_query_size(query_size)
+            parameters.setdefault(BETA.name, 1.0)  # so that it starts as NAME
         # start values of learned parameters without a usable default, to recreate the mapping
         self.starts: dict[str, Any] = {}
         self._check_names(parameters)
@@ -86,9 +89,16 @@ class Mapping(nn.Module):
         self.was_set = False
         self._check_unused(parameters)
         self._make_weights()
-        self.by_query = None if query_size is None else self._query_scale(query_size)
+        if query_size is not None:
+            self.by_query = QueryScale(cast(int, self.num_heads), query_size)
+            self._check_offset(BETA.name, parameters[BETA.name])
 
-    def _query_scale(self, size: int) -> QueryScale:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "by_query" not in self._modules:  # also pickled before there was one
+            self.by_query = None
+
+    def _check_query_size(self, size: int) -> None:
         if not is_scaled(self.spec):
             raise ValueError(
                 f"query_size={size}: only the factor of scaled-NAME can depend on the query; use "
@@ -96,13 +106,6 @@ class Mapping(nn.Module):
             )
         if self.num_heads is None:
             raise ValueError(f"query_size={size}: needs num_heads, for weights of each head")
-        beta = self.value(BETA.name)
-        if min(beta.tolist() if isinstance(beta, Tensor) else [beta]) <= 0:
-            raise ValueError(
-                f"beta={self._plain([BETA.name])[BETA.name]}: expected a number above 0, at which "
-                "the factors of the queries start"
-            )
-        return QueryScale(self.num_heads, size)
 
     def _check_names(self, parameters: dict[str, Any]) -> None:
         possible = parameters_of(self.spec)
@@ -180,7 +183,7 @@ class Mapping(nn.Module):
 
     @property
     def per(self) -> str:
-        """What has a learned value each: "layer", "head", or "query" with `query_size`."""
+        """The unit with its own learned value: "layer", "head", or "query" with `query_size`."""
         if self.by_query is not None:
             return "query"
         return "layer" if self.num_heads is None else "head"
@@ -199,6 +202,7 @@ class Mapping(nn.Module):
             TypeError: the mapping has no such fixed parameter, or `value` is not a number.
             ValueError: out of range, or not one value per head.
         """
+        self._check_offset(name, value)
         if name not in self.fixed:
             raise TypeError(
                 f"{name}={value}: not a fixed parameter of {self.name}, which has "
@@ -220,6 +224,14 @@ class Mapping(nn.Module):
             raise ValueError(self._wrong_number(name, f"shape {tuple(values.shape)}"))
         self.__dict__.pop(name, None)
         self.register_buffer(name, values, persistent=False)
+
+    def _check_offset(self, name: str, value: Any) -> None:
+        """Raise for a beta at which the weights of the queries would have no gradient."""
+        if self.by_query is None or name != BETA.name:
+            return
+        if torch.as_tensor(value, device="cpu").min() > 0:
+            return
+        raise ValueError(f"beta={value}: expected a number above 0, as it is the start of queries")
 
     def _set_number(self, name: str, value: float | None) -> None:
         """Set a number, or None, in place of a buffer too."""
@@ -260,7 +272,7 @@ class Mapping(nn.Module):
         mask: Tensor | None = None,
         dim: int = -1,
         sink: Tensor | None = None,
-        by_row: dict[str, Tensor] | None = None,
+        factor: Tensor | None = None,
     ) -> Tensor:
         """Return p = map(scores; parameters), as the function of that name.
 
@@ -270,28 +282,23 @@ class Mapping(nn.Module):
             dim: the dimension to normalise.
             sink: the score of a virtual key, broadcastable to the rows, for a mapping without the
                 parameter `sink`.
-            by_row: values of parameters for each row, (..., Q), instead of the mapping's, as
-                `values_of_queries` returns them.
+            factor: of a mapping with `query_size` that of each row, (..., Q), as
+                `factor_of_queries` returns it.
 
         Returns:
             Probabilities, shape and dtype of scores; exactly 0 where masked. Errors as `softmax`;
             ValueError also for a sink that the mapping cannot have.
         """
-        if self.by_query is not None and by_row is None:
-            raise ValueError(f"{self.name}: by_row is missing; its factor depends on queries")
-        arguments = {**self.arguments(), **(by_row or {})}
+        arguments = self.arguments(factor)
         if sink is None:
             return self.spec.function(scores, **arguments, mask=mask, dim=dim)
         arguments[SINK.name] = sink
         return self.spec_with_sink().function(scores, **arguments, mask=mask, dim=dim)
 
-    def values_of_queries(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that depend on the queries' inputs x (B, Q, query_size).
-
-        They are `by_row` of `forward`, (B, H, Q).
-        """
+    def factor_of_queries(self, x: Tensor, n: Tensor) -> Tensor:
+        """Return the factor of queries with inputs x (B, Q, query_size) and n keys, (B, H, Q)."""
         assert self.by_query is not None
-        return self.by_query(x, self.value(BETA.name), self.value(GAMMA.name))
+        return self.by_query(x, n, *(self.read(p.name) for p in (DELTA, BETA, GAMMA)))
 
     @property
     def has_sink(self) -> bool:
@@ -312,11 +319,20 @@ class Mapping(nn.Module):
         """Return log p, in nats, -inf at exact zeros and masked positions; else as `forward`."""
         return self.spec.log_function(scores, **self.arguments(), mask=mask, dim=dim)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self, factor: Tensor | None = None) -> dict[str, Any]:
         """Return the arguments of the spec's functions besides the scores, by name, in order.
 
-        A learned parameter is a tensor that broadcasts to the rows, () or [num_heads, 1].
+        A learned parameter is a tensor that broadcasts to the rows, () or [num_heads, 1]. With
+        `query_size` the factor of each row is delta.
+
+        Raises:
+            ValueError: there is `query_size`, but no factor.
         """
+        if self.by_query is not None and factor is None:
+            raise ValueError(
+                f"{self.name}: with query_size its factor needs the inputs of the queries, which "
+                "attention has; leave query_size out"
+            )
         arguments: dict[str, Any] = {n: getattr(self, n) for n in self.weight_names}
         for spec in self.spec.parameters:
             value = self.value(spec.name)
@@ -324,6 +340,8 @@ class Mapping(nn.Module):
                 # rows are (..., H, Q); a single value fits rows of any shape
                 value = value.reshape(()) if self.num_heads is None else value.unsqueeze(-1)
             arguments[spec.name] = value
+        if factor is not None:
+            arguments |= {DELTA.name: factor, BETA.name: 0.0, GAMMA.name: 1.0}
         return arguments
 
     def parameter_values(self) -> dict[str, Any]:

@@ -120,8 +120,8 @@ def max_gap(
 ) -> Tensor:
     """Softmax over the scores z >= max z + log(a / n), exactly 0 elsewhere; n valid positions.
 
-    So the least probability is at least a / n of the largest one. The maxima always stay, and a =
-    0 is softmax. a gets no gradient.
+    So the least probability that is not 0 is at least a / n of the largest one, for a <= n. The
+    maxima always stay, and a = 0 is softmax. A sink counts in n. a gets no gradient.
     Source: Yuan et al. 2025 (BLASST, arXiv 2512.12087), the "skip softmax" of TensorRT-LLM, for
     each score instead of tiles of scores.
 

@@ -2,15 +2,26 @@
 
 import json
 import math
+from functools import partial
 from unittest.mock import patch
 
 import torch
+from torch import nn
 from torch.nn import DataParallel
 from transformers import AutoModel
 
-from sparse_attn import Mapping, SparsitySchedule, export_model, load_pretrained, patch_model
+from sparse_attn import (
+    Mapping,
+    SparsitySchedule,
+    export_model,
+    kernels,
+    load_pretrained,
+    patch_model,
+)
 from sparse_attn.heads import patch_lm_head, patch_multilabel_head
 from sparse_attn.hf.attention import sparse_attention
+from sparse_attn.hf.layers import AttentionLayer
+from sparse_attn.hf.patching import make_mapping
 from sparse_attn.system.files import UnwrittenError
 from tests.bad_input import Wrong
 
@@ -32,6 +43,20 @@ def progress(value: float) -> Wrong:
         ValueError,
         "expected the fraction of training done",
     )
+
+
+def by_query(says: str, query_size: int | None, x: torch.Tensor | None) -> Wrong:
+    """attention() with 2 queries."""
+    mapping = Mapping("scaled-softmax", num_heads=1, query_size=query_size)
+    q = torch.ones(1, 1, 2, 4)
+    name = f"query_input: {says}"
+    call = partial(kernels.attention, q, q, q, mapping, query_input=x)
+    return Wrong(name, lambda _: call(), ValueError, says)
+
+
+class Renamed(nn.Module):
+    def forward(self, query):
+        return query
 
 
 SCORES = {"scores": torch.ones(2, 3)}
@@ -122,6 +147,15 @@ def hub_id_without_hub(_):
 
 
 ROWS = [
+    by_query("query_input: scaled-softmax does not depend on it", None, torch.ones(1, 2, 3)),
+    by_query(r"query_size\) = \(1, 2, 3\), got None", 3, None),
+    by_query(r"query_size\) = \(1, 2, 3\), got shape \(1, 2, 4\)", 3, torch.ones(1, 2, 4)),
+    Wrong(
+        "a module without hidden_states",
+        lambda _: make_mapping(AttentionLayer("a", 0, Renamed()), "scaled-relu", per="query"),
+        ValueError,
+        r"Renamed \(a\) takes query and not hidden_states",
+    ),
     malformed(
         r"config\.sparse_attn: expected a table with version, got 'x'; restore config\.json",
         lambda config: config.update(sparse_attn="x"),

@@ -273,6 +273,19 @@ ROWS = [
                     {"gamma": [-0.1, -0.2], "alpha": [0.5, 0.25], "num_heads": 2})),
     module("sigmoid", ValueError, "give bias a number to start from", learn="bias"),
     module("r-softmax", TypeError, "r=None: expected a number", r=None),
+    module("entmax", ValueError, "query_size=3: only .* use scaled-entmax",
+           num_heads=2, query_size=3),
+    module("scaled-entmax", ValueError, "query_size=3: needs num_heads", query_size=3),
+    module("scaled-entmax", ValueError, r"beta=0\.0: expected a number above 0",
+           num_heads=2, query_size=3, beta=0.0),
+    Wrong("beta of queries set to 0",
+          lambda _: Mapping("scaled-entmax", num_heads=2, query_size=3).set_value("beta", 0.0),
+          ValueError, r"beta=0\.0: expected a number above 0"),
+    *(Wrong(f"{name} of a factor for each query",
+            lambda _, name=name: getattr(
+                Mapping("scaled-entmax", num_heads=2, query_size=3), name)(torch.ones(2, 1, 4)),
+            ValueError, "its factor needs the inputs of the queries")
+      for name in ("forward", "log")),
     *(module(name, TypeError, f"learn='{p}'.*can learn sink", learn=p)
       for name, p in (("top-p-softmax", "p"), ("threshold-softmax", "lam"), ("max-gap", "a"))),
 

@@ -198,7 +198,7 @@ def threshold_softmax(z, lam):
 
 
 def max_gap(z, a):
-    """Who has at least a / n of the largest share stays."""
+    """Keep shares of at least a / n of the largest one."""
     share = np.exp(softmax(z))
     return softmax_of(z, (share >= a / len(z) * share.max()) | (z == z.max()))
 

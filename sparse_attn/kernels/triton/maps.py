@@ -167,6 +167,8 @@ def row_gradient(delta, second, sums, stats, unit, MAP: tl.constexpr):
         return delta, pull, -pull * stats.e if MAP.kind == "r-softmax" else pull
     elif MAP.kind == "adaptive-temperature":
         _, slope = adapted(stats.e)
+        # from the moments, because out in half precision is too coarse for a product with v
+        delta = tl.where(stats.b > 0.0, ug / tl.where(stats.b > 0.0, stats.b, 1.0), 0.0)
         return delta, slope * (vg - delta * v), none
     elif MAP.family == "truncated":
         return delta, none, none

@@ -298,7 +298,9 @@ def cut(block, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.c
         return 0.5 * kept + 0.5 * dropped
     else:
         # least weight of a kept score, if that of the maximum is 1
-        least = theta / tl.maximum(found.n, 1.0) if MAP.kind == "max-gap" else theta * found.mass
+        least = theta * found.mass
+        if MAP.kind == "max-gap":
+            least = tl.where(found.n > 0.0, theta / tl.maximum(found.n, 1.0), 0.0)
         edge = found.top + tl.minimum(tl.log(least), 0.0) / block.site.unit
         state = (blank(float("inf"), SHAPE), blank(float("-inf"), SHAPE))
         state = sweep(divided, state, (edge[:, None],), block, False, MAP, FLAGS, SHAPE)
