@@ -8,7 +8,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch.nn import DataParallel
-from transformers import AutoModel
+from transformers import AutoModel, BertConfig
 
 from sparse_attn import (
     Mapping,
@@ -55,6 +55,8 @@ def by_query(says: str, query_size: int | None, x: torch.Tensor | None) -> Wrong
 
 
 class Renamed(nn.Module):
+    config = BertConfig(num_attention_heads=1)
+
     def forward(self, query):
         return query
 
@@ -178,7 +180,7 @@ ROWS = [
         lambda config: config["sparse_attn"]["mappings"][0].update(modules=[0, 7]),
     ),
     malformed(
-        r"config\.sparse_attn\.mappings\.per: expected 'layer' or 'head', got 'galaxy'",
+        r"config\.sparse_attn\.mappings\.per: expected 'layer', 'head' or 'query', got 'galaxy'",
         lambda config: config["sparse_attn"]["mappings"][0].update(per="galaxy"),
     ),
     malformed(
