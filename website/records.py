@@ -22,6 +22,7 @@ with input_errors():  # without the extra `report`
     from experiments.conversion.__main__ import main as conversion_ways
     from experiments.images.__main__ import main as images
     from experiments.language_modeling.__main__ import main as language_modeling
+    from experiments.length.__main__ import main as length
     from experiments.multilabel.__main__ import main as multilabel
     from glue.__main__ import main as glue
     from sparse_attn.comparison.page import make_page as comparison
@@ -58,6 +59,7 @@ REPORTS: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "multilabel-raw": (partial(_report, multilabel), "multilabel/synthetic-raw"),
     "bottleneck": (partial(_report, bottleneck), "bottleneck/small"),
     "bottleneck-alphas": (partial(_report, bottleneck), "bottleneck/small-alphas"),
+    "length": (partial(_report, length), "length/recall"),
     "images": (partial(_report, images), "images/mnist-few"),
     "language-models": (partial(_report, language_modeling), "language_modeling"),
     "compare": (partial(_page, comparison), "compare/minilm-sts-b.json"),

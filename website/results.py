@@ -17,6 +17,8 @@ from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.report import differences_table, results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
+from experiments.length.__main__ import EXPERIMENT as LENGTH
+from experiments.length.report import accuracy_table, differences_tables
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.report import method_verdicts, scores
 from glue.__main__ import EXPERIMENT as GLUE
@@ -131,6 +133,13 @@ def _measures(study: str) -> list[str]:
     results = BOTTLENECK.read(RESULTS / "bottleneck" / study)
     tables = [measure_table(results, a, m) for a in results.sweep.alphas for m in MEASURES]
     return [line for table in (head_verdicts(results)[0], *tables) for line in markdown(table)]
+
+
+def length() -> list[str]:
+    """Accuracy by length, and the verdicts at the longest."""
+    results = LENGTH.read(RESULTS / "length/recall")
+    tables = [accuracy_table(results), *differences_tables(results)]
+    return [line for table in tables for line in markdown(table)]
 
 
 def mrpc_h200() -> list[str]:
@@ -319,7 +328,7 @@ TABLES = {
     make.__name__: make
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
-        *(mrpc_h200, multilabel_rates, bottleneck_alphas, demo, compare, conversion),
+        *(mrpc_h200, multilabel_rates, bottleneck_alphas, length, demo, compare, conversion),
         *(llm, llm_top_p, fine_tuned, families, compositions, compat),
         *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads),
         *(speed.h200, speed.h200_shapes, attention, multilabel_batch64),

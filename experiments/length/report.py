@@ -18,15 +18,12 @@ ACCURACY = "Symbols of the queried values that are predicted, in %: mean ± stan
 
 def make_page(results: Results) -> Page:
     """The report of a sweep."""
-    accuracy = _table(results, "accuracy", ACCURACY)
+    accuracy = accuracy_table(results)
     blocks: list[Block] = [accuracy]
     if any(map(results.finished, results.cells)):
         blocks.append(Plot("accuracy", "Accuracy by length", "", _plot(results)))
-    longest = len(results.sweep.lengths) - 1
-    title = f"Accuracy at {results.sweep.lengths[-1]:,} tokens"
-    differences = results.against(BASELINE, partial(_at, "accuracy", longest))
-    blocks += verdict_tables([Measured(title, "points", "{:.1f}", 1, differences)], BASELINE)
     blocks += [
+        *differences_tables(results),
         Heading("Exact zeros"),
         _table(results, "zeros", "Share of exact zeros in attention, in %."),
         Heading("Settings"),
@@ -35,6 +32,18 @@ def make_page(results: Results) -> Page:
         *map(Status, results.left_out),
     ]
     return Page("Length generalisation", blocks, [accuracy])
+
+
+def accuracy_table(results: Results) -> Table:
+    """Return the accuracy by length."""
+    return _table(results, "accuracy", ACCURACY)
+
+
+def differences_tables(results: Results) -> list[Table]:
+    """Return the verdicts of the differences from softmax at the longest length."""
+    title = f"Accuracy at {results.sweep.lengths[-1]:,} tokens"
+    found = results.against(BASELINE, lambda run: float(run["score"]))
+    return verdict_tables([Measured(title, "points", "{:.1f}", 1, found)], BASELINE)
 
 
 def _at(key: str, place: int, run: dict[str, Any]) -> float:

@@ -48,6 +48,10 @@ template <class T> T *at(const View &view, int64_t b, int64_t h, int64_t row, in
 }
 
 constexpr int64_t MET_ONCE = 4;    // most queries of a key for which it is not copied
+template <class T> bool meets_once(const KernelArgs &a, int64_t queries) {
+  bool whole = padded<T>(a.dim) == a.dim && padded<T>(a.value_dim) == a.value_dim;
+  return whole && queries * (a.heads / a.key_heads) <= MET_ONCE;
+}
 constexpr int64_t STATISTICS = 7;  // columns, as statistics.py names them
 
 struct Range {

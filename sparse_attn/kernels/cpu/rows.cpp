@@ -1,30 +1,41 @@
 // Attention on the CPU: tiles of query rows whose scores stay in cache, forward and backward.
 //
-// One task is one key head (or a segment of its queries) and belongs to one thread, which adds up
-// its gradients in a fixed order, so results do not depend on the schedule and nothing is atomic.
+// One task is one key head (or a segment of its queries, or one head of few queries) and belongs to
+// one thread, which adds up its gradients in a fixed order, so results do not depend on the
+// schedule and nothing is atomic.
 #include <atomic>
 #include <thread>
 
 #include "backward.h"
 
-// calls body(b, key_head, segment) for the parts of a task
-template <class Body> static void each_part(const KernelArgs &a, int64_t index, Body body) {
-  int64_t heads = a.all_heads ? 1 : a.key_heads;
-  int64_t segment = index % a.segments, h = index / a.segments % heads;
-  int64_t b = index / a.segments / heads;
+// number of parts of the heads of a batch entry: those of a key head share copies of its keys and
+// values, and without copies each head is a part
+template <class T> static int64_t parts_of(const KernelArgs &a, bool backward) {
+  bool once = !backward && meets_once<T>(a, a.queries);
+  return once ? a.heads : a.key_heads;
+}
+
+// calls body(b, heads, segment) for the parts of a task, each of one key head
+template <class T, class Body>
+static void each_part(const KernelArgs &a, bool backward, int64_t index, Body body) {
+  int64_t parts = parts_of<T>(a, backward), size = a.heads / parts, tasks = a.all_heads ? 1 : parts;
+  int64_t segment = index % a.segments, part = index / a.segments % tasks;
+  int64_t b = index / a.segments / tasks;
   for (int64_t bb = b; bb < (a.all_batches ? a.batch : b + 1); bb++)
-    for (int64_t hh = h; hh < (a.all_heads ? a.key_heads : h + 1); hh++) body(bb, hh, segment);
+    for (int64_t i = part; i < (a.all_heads ? parts : part + 1); i++)
+      body(bb, Range{i * size, (i + 1) * size}, segment);
 }
 
 template <class T> static void run(KernelArgs &a, bool backward) {
   const Map<T> &map = *find_map<T>(a.kernel);
-  int64_t batches = a.all_batches ? 1 : a.batch, heads = a.all_heads ? 1 : a.key_heads;
-  int64_t tasks = batches * heads * a.segments;
+  int64_t batches = a.all_batches ? 1 : a.batch, parts = a.all_heads ? 1 : parts_of<T>(a, backward);
+  int64_t tasks = batches * parts * a.segments;
   auto *lists = a.found && !backward ? new std::vector<Lists<T>>(tasks) : nullptr;
   auto do_task = [&](int64_t index) {
     if (lists) (*lists)[index] = pool<T>.take();
     Task<T> task(a, map, backward, lists ? &(*lists)[index] : nullptr);
-    each_part(a, index, [&](int64_t b, int64_t h, int64_t segment) { task.run(b, h, segment); });
+    each_part<T>(a, backward, index,
+              [&](int64_t b, Range heads, int64_t segment) { task.run(b, heads, segment); });
   };
 #ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic) num_threads((int)a.threads)
@@ -47,11 +58,10 @@ template <class T> static void run(KernelArgs &a, bool backward) {
     return;
   }
   // from starts in one task's lists to starts in the joined lists
-  int64_t groups = a.heads / a.key_heads;
   for (int64_t index = 0; index < tasks; index++) {
-    each_part(a, index, [&](int64_t b, int64_t key_head, int64_t segment) {
+    each_part<T>(a, false, index, [&](int64_t b, Range heads, int64_t segment) {
       Range part = queries_of(a, b, segment);
-      for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++)
+      for (int64_t h = heads.from; h < heads.to; h++)
         for (int64_t i = part.from; i < part.to; i++)
           a.found[row_index(a, b, h, i)].start += a.entries;
     });
@@ -61,10 +71,10 @@ template <class T> static void run(KernelArgs &a, bool backward) {
 
 // moves the weights of a task's rows to their places
 template <class T> static void scatter_rows(KernelArgs &a, int64_t index, const Lists<T> &list) {
-  int64_t from = 0, groups = a.heads / a.key_heads;
-  each_part(a, index, [&](int64_t b, int64_t key_head, int64_t segment) {
+  int64_t from = 0;
+  each_part<T>(a, false, index, [&](int64_t b, Range heads, int64_t segment) {
     Range part = queries_of(a, b, segment);
-    for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++)
+    for (int64_t h = heads.from; h < heads.to; h++)
       for (int64_t i = part.from; i < part.to; i++) {
         const Found &row = a.found[row_index(a, b, h, i)];
         std::copy_n(list.columns.begin() + from, row.size, a.columns + row.start);

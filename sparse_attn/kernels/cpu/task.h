@@ -101,14 +101,15 @@ template <class T> struct Task {
     few_columns = (int32_t *)few_ints, row_columns = (int32_t *)row_ints;
   }
 
-  void run(int64_t b, int64_t key_head, int64_t segment) {
+  // heads: some or all of one key head
+  void run(int64_t b, Range heads, int64_t segment) {
     packed_keys = packed_values = false;
     int64_t first = first_of(a, b), keys = keys_of(a, b), groups = a.heads / a.key_heads;
+    int64_t key_head = heads.from / groups;
     Range all = queries_of(a, b), part = queries_of(a, b, segment);
     const T *key = at<T>(a.key, b, key_head, first);
     T *value = at<T>(a.value, b, key_head, first);
-    once = !backward && (all.to - all.from) * groups <= MET_ONCE && dim == a.dim &&
-           value_dim == a.value_dim;
+    once = !backward && meets_once<T>(a, all.to - all.from);
     value_rows = once ? Rows<T>{value, a.value.stride[2]} : Rows<T>{values, value_dim};
     if (backward) copy_padded<T>(key, a.key.stride[2], length_of(a, b), a.dim, 1, key_rows);
     if (!once && (!backward || map.few.floor))
@@ -121,7 +122,7 @@ template <class T> struct Task {
       std::copy_n(a.special_keys + (a.starts ? first : b * keys), keys, special);
       std::fill(special + keys, special + stride, T(0));
     }
-    for (int64_t h = key_head * groups; h < (key_head + 1) * groups; h++) {
+    for (int64_t h = heads.from; h < heads.to; h++) {
       Slopes by = {};
       patience = 0;
       for (int64_t i = part.from, rows; i < part.to; i += rows) {
