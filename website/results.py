@@ -330,7 +330,7 @@ TABLES = {
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(mrpc_h200, multilabel_rates, bottleneck_alphas, length, demo, compare, conversion),
         *(llm, llm_top_p, fine_tuned, families, compositions, compat),
-        *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads),
+        *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads, speed.llm_times),
         *(speed.h200, speed.h200_shapes, attention, multilabel_batch64),
     )
 }

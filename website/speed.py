@@ -102,6 +102,24 @@ def attention_cpu() -> list[str]:
     return markdown(Table("", ["mapping", *cases], rows))
 
 
+def llm_times() -> list[str]:
+    """Forward pass and decoding of a language model relative to SDPA, and exact zeros."""
+    times = {
+        (case["group"], row["name"]): row
+        for case in _benchmark("llm-cpu")
+        for row in case["rows"]
+        if case["group"] in ("prefill", "decoding")
+    }
+    rows = []
+    for name in [name for group, name in times if group == "prefill"]:
+        prefill = times["prefill", name]
+        zeros = f"{100 * prefill['zeros']:.1f} %" if "zeros" in prefill else "0.0 %"
+        ratios = [times[group, name]["to"]["SDPA"]["median"] for group in ("prefill", "decoding")]
+        rows.append([name.removeprefix("ours "), zeros, *(f"{ratio:.2f}" for ratio in ratios)])
+    headers = ["mapping", "exact zeros", "forward pass / SDPA", "a token after it / SDPA"]
+    return markdown(Table("", headers, rows))
+
+
 def sparsity() -> list[str]:
     """Time relative to our softmax, forward and backward on one thread, and exact zeros."""
     cases = _benchmark("sparsity-cpu")
