@@ -7,7 +7,6 @@ from math import inf
 from typing import Any, Literal
 
 from engine.config import check_fields, valid_seed
-from experiments.length.recall import LEAST_LENGTH, UNIT
 
 FREE = ("output_dir", "device", "resume")  # may change on resume
 
@@ -60,6 +59,8 @@ class SetupConfig:
     texts: int = 200
 
     def __post_init__(self) -> None:
+        from experiments.length.recall import LEAST_LENGTH, UNIT
+
         texts = [self.train_length, *self.lengths]
         fits = all(n >= LEAST_LENGTH and n % UNIT == 0 for n in texts)
         longest = UNIT * self.symbols**2

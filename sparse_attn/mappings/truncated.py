@@ -99,7 +99,7 @@ def threshold_softmax(
     """Softmax over the scores whose softmax shares are at least lam, exactly 0 elsewhere.
 
     The maxima always stay. lam = 0 is softmax. lam gets no gradient.
-    Source: none. Serving engines compare with the maximum instead: `max_gap`.
+    Source: none; serving engines compare with the maximum instead, as `max_gap` does.
 
     Args:
         lam: in [0, 1]; a float or a tensor broadcastable to the shape of the rows.

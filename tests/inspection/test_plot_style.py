@@ -6,15 +6,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from sparse_attn.inspection import plot_style
-from sparse_attn.mappings import (
-    controls,
-    monotone,
-    pointwise,
-    projection,
-    truncated,
-    unnormalized,
-    weighted,
-)
+from sparse_attn.mappings import mapping_names
+from sparse_attn.mappings.registry import LIBRARY
 
 
 def colours(*labels: str) -> list[str]:
@@ -22,8 +15,7 @@ def colours(*labels: str) -> list[str]:
 
 
 def test_every_mapping_has_a_colour_of_its_own() -> None:
-    modules = (pointwise, weighted, projection, monotone, truncated, unnormalized, controls)
-    names = [spec.name for module in modules for spec in module.SPECS]
+    names = [name for name in mapping_names() if name in LIBRARY]
     assert set(plot_style.PALETTE) == set(names)
     assert colours(*names) == [plot_style.PALETTE[name] for name in names]
     assert len(set(colours(*names))) == len(names)
