@@ -29,7 +29,8 @@ class MappingConfig:
         params: its parameters, such as `--mapping.params.r 0.15`.
         layers: block numbers to patch; all by default.
         learn: names of the parameters to learn, such as `--mapping.learn "[t]"`.
-        per: layer or head: one learned value per layer or head; query: as in `patch_model`.
+        per: layer or head: one learned value per layer or head; query: the factor of
+            scaled-NAME by a learned function of each query.
         schedule: ramps one parameter from `initial` to its value in `params`.
     """
 

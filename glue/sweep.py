@@ -39,7 +39,8 @@ class CandidateConfig:
             per head.
         layers: block numbers to patch; all by default.
         learn: names of the parameters to learn.
-        per: layer or head: one learned value per layer or head; query: as in `patch_model`.
+        per: layer or head: one learned value per layer or head; query: the factor of
+            scaled-NAME by a learned function of each query.
         schedule: ramps one parameter from `initial` to the value tried.
     """
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
-from math import inf
 from typing import Any, Literal
 
 from engine.config import check_fields, valid_seed
@@ -53,7 +53,7 @@ class SetupConfig:
     hidden_size: int = 64
     heads: int = 4
     window: int = 8
-    steps: int = 3000
+    steps: int = 2000
     batch: int = 64
     learning_rate: float = 3e-3
     texts: int = 200
@@ -61,17 +61,25 @@ class SetupConfig:
     def __post_init__(self) -> None:
         from experiments.length.recall import LEAST_LENGTH, UNIT
 
-        texts = [self.train_length, *self.lengths]
-        fits = all(n >= LEAST_LENGTH and n % UNIT == 0 for n in texts)
-        longest = UNIT * self.symbols**2
+        def fits(length: int) -> bool:
+            return length >= LEAST_LENGTH and length % UNIT == 0
+
+        fitting = f"multiples of {UNIT} from {LEAST_LENGTH} on"
+        different = 0 < len(self.lengths) == len(set(self.lengths))
+        longest = max(self.train_length, *self.lengths, 0)
+        least = math.isqrt(longest // UNIT) + 1
+        check_fields(self, counts=("heads", "window", "steps", "batch", "texts"))
         check_fields(
             self,
-            lengths=(fits, f"lengths that are multiples of {UNIT} and at least {LEAST_LENGTH}"),
-            symbols=(max(texts) < longest, f"enough for different keys in {max(texts)} tokens"),
+            train_length=(fits(self.train_length), f"one of the {fitting}"),
+            lengths=(different and all(map(fits, self.lengths)), f"different {fitting}"),
+            symbols=(self.symbols >= least, f"at least {least}, for the keys of {longest} tokens"),
             layers=(self.layers > 0 and self.layers % 2 == 0, "an even number above 0"),
-            hidden_size=(self.hidden_size % (2 * self.heads) == 0, "a multiple of 2 heads"),
-            learning_rate=(0 < self.learning_rate < inf, "a finite number above 0"),
-            counts=("heads", "window", "steps", "batch", "texts"),
+            hidden_size=(
+                self.hidden_size > 0 and self.hidden_size % (2 * self.heads) == 0,
+                f"a multiple of {2 * self.heads}, as there are {self.heads} heads",
+            ),
+            learning_rate=(0 < self.learning_rate < math.inf, "a finite number above 0"),
         )
 
 

@@ -36,7 +36,8 @@ from sparse_attn.hf.hooks import (
 from sparse_attn.hf.layers import AttentionLayer, attention_layers, config_of, has_sinks, root_of
 from sparse_attn.hf.refusals import refuse, refuse_lost_parameters, refuse_sinks
 from sparse_attn.hf.wrapper_classes import update_holders
-from sparse_attn.mappings import Mapping
+from sparse_attn.mappings import Mapping, get_spec
+from sparse_attn.mappings.module import check_by_query
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 # names of the linear layers that make queries from hidden_states
@@ -325,6 +326,14 @@ def make_mapping(
 
     With per="head" or "query" it has one value per head of the layer.
     """
+    values = parameters or {}
+    if "query_size" in values:
+        raise TypeError(
+            f"query_size={values['query_size']!r}: unknown parameter; with per='query' it is that "
+            "of the layer"
+        )
+    if per == "query":
+        check_by_query(get_spec(name), "per='query'")
     num_heads = _number_of_heads(layer) if per != "layer" else None
     query_size = _input_size(layer) if per == "query" else None
     device = _device(layer)
@@ -333,7 +342,6 @@ def make_mapping(
             f"{name}: its learned parameters cannot start on the meta device, where {layer.name} "
             "is; load the weights first, then patch the model"
         )
-    values = parameters or {}
     mapping = Mapping(name, learn=learn, num_heads=num_heads, query_size=query_size, **values)
     if has_sinks(layer.module):
         refuse_sinks(layer, mapping)

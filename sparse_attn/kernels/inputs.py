@@ -305,6 +305,11 @@ class AttentionInputs:
                 f"query_input: {self.mapping.name} does not depend on it; leave it out, or create "
                 "the mapping with query_size"
             )
+        if self.mapping.num_heads != self.query.shape[1]:
+            raise ValueError(
+                f"mapping: expected num_heads={self.query.shape[1]}, the heads of query, for a "
+                f"factor of each, got {self.mapping.num_heads}"
+            )
         expected = (self.query.shape[0], self.query.shape[2], scale.size)
         if given is None or given.shape != expected:
             got = "None" if given is None else f"shape {tuple(given.shape)}"

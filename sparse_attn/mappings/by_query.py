@@ -31,6 +31,9 @@ class QueryScale(nn.Module):
         self.beta_weight = nn.Parameter(torch.zeros(heads, size, dtype=torch.float32))
         self.gamma_weight = nn.Parameter(torch.zeros(heads, size, dtype=torch.float32))
 
+    def extra_repr(self) -> str:
+        return f"heads={len(self.beta_weight)}, size={self.size}"
+
     def forward(self, x: Tensor, n: Tensor, delta: Value, beta: Value, gamma: Value) -> Tensor:
         """Return the factor of each query, (B, H, Q).
 

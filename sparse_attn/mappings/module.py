@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inverse
 from sparse_attn.mappings.by_query import QueryScale
-from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, SINK, is_scaled
+from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, MIXED, SCALED, SINK, is_scaled
 from sparse_attn.mappings.registry import get_spec, parameters_of
 
 MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untrusted config
@@ -99,11 +99,9 @@ class Mapping(nn.Module):
             self.by_query = None
 
     def _check_query_size(self, size: int) -> None:
-        if not is_scaled(self.spec):
-            raise ValueError(
-                f"query_size={size}: only the factor of scaled-NAME can depend on the query; use "
-                f"scaled-{self.name}, or leave it out"
-            )
+        check_by_query(self.spec, f"query_size={size!r}")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"query_size={size!r}: expected a whole number of at least 1")
         if self.num_heads is None:
             raise ValueError(f"query_size={size}: needs num_heads, for weights of each head")
 
@@ -231,7 +229,10 @@ class Mapping(nn.Module):
             return
         if torch.as_tensor(value, device="cpu").min() > 0:
             return
-        raise ValueError(f"beta={value}: expected a number above 0, as it is the start of queries")
+        raise ValueError(
+            f"beta={value}: expected a number in (0, inf), as the factor depends on the query; the "
+            "default is then 1"
+        )
 
     def _set_number(self, name: str, value: float | None) -> None:
         """Set a number, or None, in place of a buffer too."""
@@ -330,8 +331,8 @@ class Mapping(nn.Module):
         """
         if self.by_query is not None and factor is None:
             raise ValueError(
-                f"{self.name}: with query_size its factor needs the inputs of the queries, which "
-                "attention has; leave query_size out"
+                f"{self.name}: its factor needs the inputs of the queries, which only attention "
+                "has; use a mapping without query_size (per='query')"
             )
         arguments: dict[str, Any] = {n: getattr(self, n) for n in self.weight_names}
         for spec in self.spec.parameters:
@@ -407,6 +408,18 @@ class Mapping(nn.Module):
 
         # private: a model does not call the public `to` of its modules
         return super()._apply(move, recurse)
+
+
+def check_by_query(spec: MappingSpec, given: str) -> None:
+    """Raise ValueError, starting with the argument, unless `QueryScale` fits the mapping."""
+    name = spec.name.removeprefix(MIXED)
+    if not is_scaled(spec):
+        raise ValueError(
+            f"{given}: only the factor of scaled-NAME can depend on the query; use "
+            f"{SCALED}{name}, or leave it out"
+        )
+    if spec.weights is not None:
+        raise ValueError(f"{given}: the learned function of {name} is shared by all heads")
 
 
 def _shown(value: Any) -> str:

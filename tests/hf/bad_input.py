@@ -45,9 +45,9 @@ def progress(value: float) -> Wrong:
     )
 
 
-def by_query(says: str, query_size: int | None, x: torch.Tensor | None) -> Wrong:
-    """attention() with 2 queries."""
-    mapping = Mapping("scaled-softmax", num_heads=1, query_size=query_size)
+def by_query(says: str, query_size: int | None, x: torch.Tensor | None, heads: int = 1) -> Wrong:
+    """attention() with 2 queries of one head."""
+    mapping = Mapping("scaled-softmax", num_heads=heads, query_size=query_size)
     q = torch.ones(1, 1, 2, 4)
     name = f"query_input: {says}"
     call = partial(kernels.attention, q, q, q, mapping, query_input=x)
@@ -152,6 +152,19 @@ ROWS = [
     by_query("query_input: scaled-softmax does not depend on it", None, torch.ones(1, 2, 3)),
     by_query(r"query_size\) = \(1, 2, 3\), got None", 3, None),
     by_query(r"query_size\) = \(1, 2, 3\), got shape \(1, 2, 4\)", 3, torch.ones(1, 2, 4)),
+    by_query("expected num_heads=1, the heads of query, .* got 2", 3, torch.ones(1, 2, 3), heads=2),
+    Wrong(
+        "per=query of another mapping",
+        lambda _: patch_model(BERT.build(), "entmax", per="query"),
+        ValueError,
+        "per='query': only the factor of .* use scaled-entmax",
+    ),
+    Wrong(
+        "query_size for a layer",
+        lambda _: patch_model(BERT.build(), "scaled-entmax", per="query", query_size=7),
+        TypeError,
+        "query_size=7: unknown parameter",
+    ),
     Wrong(
         "a module without hidden_states",
         lambda _: make_mapping(AttentionLayer("a", 0, Renamed()), "scaled-relu", per="query"),
