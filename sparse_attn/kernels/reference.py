@@ -58,8 +58,9 @@ def exact_weights(inputs: AttentionInputs) -> Tensor:
         # -inf too, because hooks, such as Opacus', only see the positional argument
         scores = scores.masked_fill(~valid, -torch.inf)
     sink = None if inputs.sink is None else inputs.sink.unsqueeze(-1)  # [H, 1], for each row
-    factor = None if inputs.query_input is None else inputs.row_factor()
-    return inputs.mapping(scores, mask=valid, sink=sink, factor=factor)
+    # left out otherwise, for modules that stand for a mapping
+    given = {} if inputs.query_input is None else {"factor": inputs.row_factor()}
+    return inputs.mapping(scores, mask=valid, sink=sink, **given)
 
 
 def _without_padding(tensor: Tensor, inputs: AttentionInputs) -> Tensor:
