@@ -203,6 +203,6 @@ def test_records_that_give_nothing_are_named(tmp_path: Path) -> None:
         found = without_entries(tmp_path / "results", read_entries(tmp_path / "results"))
     assert found == [
         "results/glue/mine (no final runs of softmax and a mapping with the same seeds)",
-        "results/mine (a sweep, and not below glue, multilabel, images, language_modeling or "
-        "bottleneck)",
+        "results/mine (a sweep, and not below glue, multilabel, images, language_modeling, "
+        "bottleneck or length)",
     ]
