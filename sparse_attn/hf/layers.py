@@ -32,6 +32,9 @@ SELECTS = re.compile(r"\bindices=")
 # modules besides attention that read its mask as padding, which a boolean mask would invert
 MASK_READERS = ("NllbMoeTop2Router",)
 
+# names of the linear layers that make queries from hidden_states
+QUERY_LAYERS = ("q_proj", "query", "q_lin", "q", "q_a_proj", "qkv", "qkv_proj", "query_key_value")
+
 
 @dataclass(frozen=True)
 class AttentionLayer:
@@ -141,3 +144,21 @@ def _source_of(code: CodeType) -> str:
         return inspect.getsource(code)
     except OSError:
         return ""
+
+
+def input_size(layer: AttentionLayer) -> int:
+    """Return the length of the module's input at one position, hidden_states.
+
+    Raises:
+        ValueError: its forward takes something else first.
+    """
+    first = [*inspect.signature(type(layer.module).forward).parameters][1]
+    if first != "hidden_states":
+        raise ValueError(
+            f'per="query": {type(layer.module).__name__} ({layer.name}) takes {first} and not '
+            'hidden_states, from which the factors are computed; use per="head"'
+        )
+    for name, module in layer.module.named_modules():
+        if name.rpartition(".")[2] in QUERY_LAYERS and hasattr(module, "in_features"):
+            return int(module.in_features)
+    return config_of(layer.module).hidden_size

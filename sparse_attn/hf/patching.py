@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import abc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,15 +32,20 @@ from sparse_attn.hf.hooks import (
     keep_key,
     remove_hooks,
 )
-from sparse_attn.hf.layers import AttentionLayer, attention_layers, config_of, has_sinks, root_of
+from sparse_attn.hf.layers import (
+    AttentionLayer,
+    attention_layers,
+    config_of,
+    has_sinks,
+    input_size,
+    root_of,
+)
 from sparse_attn.hf.refusals import refuse, refuse_lost_parameters, refuse_sinks
 from sparse_attn.hf.wrapper_classes import update_holders
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.mappings.module import check_by_query
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
-# names of the linear layers that make queries from hidden_states
-QUERY_LAYERS = ("q_proj", "query", "q_lin", "q", "q_a_proj", "qkv", "qkv_proj", "query_key_value")
 
 
 def patch_model(
@@ -335,7 +339,7 @@ def make_mapping(
     if per == "query":
         check_by_query(get_spec(name), "per='query'")
     num_heads = _number_of_heads(layer) if per != "layer" else None
-    query_size = _input_size(layer) if per == "query" else None
+    query_size = input_size(layer) if per == "query" else None
     device = _device(layer)
     if device.type == "meta" and is_learned(name, learn, per):
         raise ValueError(
@@ -353,24 +357,6 @@ def _number_of_heads(layer: AttentionLayer) -> int:
         if isinstance(heads := getattr(layer.module, name, None), int):
             return heads
     return config_of(layer.module).num_attention_heads
-
-
-def _input_size(layer: AttentionLayer) -> int:
-    """Return the length of the module's input at one position, hidden_states.
-
-    Raises:
-        ValueError: its forward takes something else first.
-    """
-    first = [*inspect.signature(type(layer.module).forward).parameters][1]
-    if first != "hidden_states":
-        raise ValueError(
-            f'per="query": {type(layer.module).__name__} ({layer.name}) takes {first} and not '
-            'hidden_states, from which the factors are computed; use per="head"'
-        )
-    for name, module in layer.module.named_modules():
-        if name.rpartition(".")[2] in QUERY_LAYERS and hasattr(module, "in_features"):
-            return int(module.in_features)
-    return config_of(layer.module).hidden_size
 
 
 def _device(layer: AttentionLayer) -> torch.device:

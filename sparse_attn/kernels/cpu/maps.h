@@ -1,5 +1,6 @@
 // Table of the mappings, with the names of sparse_attn/mappings.
 #pragma once
+#include "adaptive.h"
 #include "floors.h"
 
 template <class T> struct Few {  // functions for only the scores of at least `floor`
