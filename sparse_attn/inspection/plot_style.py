@@ -53,14 +53,14 @@ PALETTE = {
     "sparsecone": "#B8860B",
     "top-p-softmax": "#12B512",
     "threshold-softmax": "#2F3D16",
-    "max-gap": "#00B7A8",
-    "adaptive-temperature": "#A65628",
     "softpick": "#EE1177",
     "clipped-softmax": "#FF8877",
     "sigmoid": "#1A1AFF",
     "relu": "#E733E7",
     "plif": "#CC3311",
     "monotone": "#5F3DC4",
+    "max-gap": "#00B7A8",
+    "adaptive-temperature": "#A65628",
 }
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LINES = ("-", "--", ":", "-.")

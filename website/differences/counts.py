@@ -14,6 +14,7 @@ from website.differences.entries import Entry, Kind
 
 _USES: dict[Kind, str] = {
     "trained attention": "trained with the mapping",
+    "attention from scratch": "trained from scratch, longer texts",
     "swapped attention": "swapped, without training",
     "healed attention": "converted (swapped and healed)",
 }

@@ -14,7 +14,13 @@ from jsonschema.exceptions import best_match
 from website import ROOT
 
 BASELINE = "softmax"
-Kind = Literal["trained attention", "swapped attention", "healed attention", "output layer"]
+Kind = Literal[
+    "trained attention",
+    "attention from scratch",
+    "swapped attention",
+    "healed attention",
+    "output layer",
+]
 SCHEMA = ROOT / "docs/differences.schema.json"
 LEAST = 3  # pairs of runs of a comparison that counts
 

@@ -132,7 +132,7 @@ def _length(results: Results) -> Iterator[Found]:
     longest = results.sweep.lengths[-1]
     measure = Measure(f"accuracy at {longest:,} tokens", "points", 1)
     for found in _by_seed(results, BASELINE, [(measure, lambda run: float(run["score"]))]):
-        yield found._replace(kind="trained attention")
+        yield found._replace(kind="attention from scratch")
 
 
 SWEEPS: dict[str, tuple[Experiment[Any, Any], Callable[[Results], Iterator[Found]]]] = {
