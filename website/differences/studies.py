@@ -28,6 +28,7 @@ from sparse_attn.comparison.page import differences as compared
 from sparse_attn.comparison.page import measure_of
 from sparse_attn.inspection.plot_style import mapping_in
 from sparse_attn.mappings import get_spec
+from sparse_attn.mappings.derived import SCALED
 from sparse_attn.reports import text
 from sparse_attn.reports.seed_statistics import LEVEL, Difference, paired
 from sparse_attn.system.files import read_json
@@ -288,8 +289,8 @@ def _entry(
 
 
 def _is_control(name: str, label: str) -> bool:
-    # softmax with a sink is another function
-    again = name == BASELINE and "sink=" not in label
+    # softmax with a sink or a factor is another function
+    again = name == BASELINE and "sink=" not in label and SCALED not in label
     return again or get_spec(name).source.startswith("control")
 
 
