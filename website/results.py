@@ -185,13 +185,17 @@ def demo() -> list[str]:
 
 
 def compare() -> list[str]:
-    """The untrained swap in MiniLM."""
-    return markdown(compared(_read("compare/minilm-sts-b.json")))
+    """The untrained swap in MiniLM, a table for each record."""
+    return _compared("minilm-sts-b*.json")
 
 
 def llm() -> list[str]:
     """SmolLM2 on long texts: zeros and perplexity of every mapping, a table for each record."""
-    found = sorted((RESULTS / "compare").glob("smollm2-*.json"))
+    return _compared("smollm2-*.json")
+
+
+def _compared(names: str) -> list[str]:
+    found = sorted((RESULTS / "compare").glob(names), key=lambda path: path.stem)
     tables = [compared(json.loads(path.read_text(encoding="utf-8"))) for path in found]
     return [line for each in tables for line in [*markdown(each), ""]]
 
