@@ -99,7 +99,7 @@ def _plot(results: Results) -> Figure:
             [spread.mean for _, spread in known],
             yerr=[spread.sd or 0.0 for _, spread in known],
             **look,
-            label=label,
+            label=canvas.name(label),
             capsize=3,
         )
     axes.axvline(results.sweep.train_length, color=canvas.GREY, lw=1, ls=":")
