@@ -18,7 +18,7 @@ from experiments.images.report import differences_table, results_table
 from experiments.language_modeling.__main__ import EXPERIMENT as LANGUAGE_MODELING
 from experiments.language_modeling.report.tables import heads_table
 from experiments.length.__main__ import EXPERIMENT as LENGTH
-from experiments.length.report import accuracy_table, differences_tables
+from experiments.length.report import accuracy_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.report import method_verdicts, scores
 from glue.__main__ import EXPERIMENT as GLUE
@@ -136,10 +136,8 @@ def _measures(study: str) -> list[str]:
 
 
 def length() -> list[str]:
-    """Accuracy by length, and the verdicts at the longest."""
-    results = LENGTH.read(RESULTS / "length/recall")
-    tables = [accuracy_table(results), *differences_tables(results)]
-    return [line for table in tables for line in markdown(table)]
+    """Accuracy by length; the verdicts are in the report."""
+    return markdown(accuracy_table(LENGTH.read(RESULTS / "length/recall")))
 
 
 def mrpc_h200() -> list[str]:

@@ -22,8 +22,10 @@ def make_page(results: Results) -> Page:
     blocks: list[Block] = [accuracy]
     if any(map(results.finished, results.cells)):
         blocks.append(Plot("accuracy", "Accuracy by length", "", _plot(results)))
+    title = f"Accuracy at {results.sweep.lengths[-1]:,} tokens"
+    differences = results.against(BASELINE, lambda run: float(run["score"]))
     blocks += [
-        *differences_tables(results),
+        *verdict_tables([Measured(title, "points", "{:.1f}", 1, differences)], BASELINE),
         Heading("Exact zeros"),
         _table(results, "zeros", "Share of exact zeros in attention, in %."),
         Heading("Settings"),
@@ -37,13 +39,6 @@ def make_page(results: Results) -> Page:
 def accuracy_table(results: Results) -> Table:
     """Return the accuracy by length."""
     return _table(results, "accuracy", ACCURACY)
-
-
-def differences_tables(results: Results) -> list[Table]:
-    """Return the verdicts of the differences from softmax at the longest length."""
-    title = f"Accuracy at {results.sweep.lengths[-1]:,} tokens"
-    found = results.against(BASELINE, lambda run: float(run["score"]))
-    return verdict_tables([Measured(title, "points", "{:.1f}", 1, found)], BASELINE)
 
 
 def _at(key: str, place: int, run: dict[str, Any]) -> float:
