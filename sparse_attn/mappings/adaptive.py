@@ -29,7 +29,7 @@ def adaptive_temperature(
     """p = softmax(beta(H) z), H the entropy of softmax(z) in nats; gradients also through H.
 
     beta(H) = max(1, -0.037 H^4 + 0.481 H^3 - 2.3 H^2 + 4.917 H - 1.791) for H > 0.5, else 1: rows
-    are only sharpened. beta is below 2.43, and 1 again for H > 5.95, as in rows of 384 equal scores.
+    are only sharpened. beta is below 2.43, and 1 again for H > 5.95, as in 384 equal scores.
     The paper fitted the coefficients to one small model; they are not trained here.
     Source: Velickovic et al. 2024 (arXiv 2410.01104), figure 5 and its code.
 
