@@ -31,6 +31,7 @@ def test_products_are_of_their_kind():
     assert build.library() is usual
 
 
+@pytest.mark.slow
 def test_rows(bench, monkeypatch, tmp_path):
     monkeypatch.setattr(Crossover, "cases", lambda *arguments: [TINY])
     (case,) = bench("crossover")["cases"]

@@ -45,6 +45,7 @@ def test_cell(cell, record):
     assert verdict(*cell) == record[row(cell)][str(cell[0])]
 
 
+@pytest.mark.slow
 def test_two_processes():
     in_two_processes()
 

@@ -149,6 +149,7 @@ def test_a_converted_model_keeps_its_mappings(asked: Asked, tmp_path: Path) -> N
         prepared(asked(tmp_path / "other", *here, "--mapping", "saved", "--mapping.layers", "[0]"))
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_to_the_same_weights(asked: Asked, tmp_path: Path) -> None:
     longer = ["--train.epochs", "6", *R_SOFTMAX]
     whole = trained(prepared(asked(tmp_path / "whole", *longer)))

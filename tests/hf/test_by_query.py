@@ -144,6 +144,7 @@ def test_a_step_in_half_precision_moves_float32_weights():
     assert all((p != before[n]).any() for n, p in learned(model).items())
 
 
+@pytest.mark.slow
 def test_a_schedule_of_beta_is_compiled_twice():
     """In one graph, and with gradients; its first value is a constant, the others are inputs."""
     torch._dynamo.reset()
@@ -207,6 +208,7 @@ def test_recorded_supports_are_those_of_the_weights():
     assert record.mean == pytest.approx(sum(zeros) / len(zeros), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_exported(tmp_path):
     model, inputs = patched("bert", "scaled-softmax"), BY_NAME["bert"].example
     export_model(model, tmp_path / "model.pt2", inputs)

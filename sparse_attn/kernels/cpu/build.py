@@ -21,11 +21,7 @@ import torch
 
 LOGGER = logging.getLogger("sparse_attn")
 SOURCE = Path(__file__).parent
-SOURCES = (
-    *("rows.cpp", "args.h", "task.h", "few.h", "backward.h", "lists.h", "support.h", "gemm.h"),
-    *("simd.h", "maps.h", "floors.h", "shares.h", "projections.h", "truncated.h"),
-    "unnormalized.h",
-)
+SOURCES = sorted(path.name for path in SOURCE.iterdir() if path.suffix in (".cpp", ".h"))
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 VECTOR_FLAGS = {
     "AVX512": "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mprefer-vector-width=512",
