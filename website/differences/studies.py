@@ -222,11 +222,14 @@ def _compared(record: dict[str, Any], kind: Kind) -> Iterator[Found]:
     unit, factor = "points", 1.0
     if judged.name == "perplexity":  # relative, because its level depends on the text
         unit, factor = "%", 100 / record["softmax"]
+    task = record["source"]
+    if "windows" in record:
+        task += f", {record['windows']['tokens']:,} tokens"
     rows = record["mappings"][-1:] if "recipe" in record else record["mappings"]
     for row in rows:
         if row["mapping"] in differences:
             yield Found(
-                record["source"],
+                task,
                 row["mapping"],
                 Measure(judged.name, unit, judged.better),
                 differences[row["mapping"]].scaled(factor)._replace(n=1),
