@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 
 from benchmarks.race import Contestant, Race, Row
 from benchmarks.suite import Case, Pace, Suite
@@ -38,6 +38,7 @@ STEPS = 8  # tokens of a timed call of decoding
 @dataclass(frozen=True)
 class Reading(Case):
     tokens: int
+    static: bool = False  # whether decoding writes into a cache of fixed size
 
 
 class LanguageModel(Suite[Reading, Contestant]):
@@ -47,7 +48,8 @@ class LanguageModel(Suite[Reading, Contestant]):
 Milliseconds of SmolLM2-135M-Instruct (30 layers, 9 heads over 3 key heads of 64, float32) without
 its vocabulary layer, medians with quartiles; a ratio is the median over interleaved rounds of the
 time divided by that of `{SDPA}` in the same round. The text is Python's reference (pydoc_data), and
-`zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a cache.
+`zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a cache: the
+usual one, which is copied for every token, or a static one.
 `{ROWS}` also keeps all weights above 0; `rows` is their size, and `peak` the memory that one such
 pass adds to that of a pass without, in a process of its own, both in MiB."""
     base = SDPA
@@ -60,6 +62,7 @@ pass adds to that of a pass without, in a process of its own, both in MiB."""
         return [
             *(Reading("prefill", f"{count:,} tokens", count) for count in lengths),
             Reading("decoding", f"after {longest:,} tokens", longest),
+            Reading("decoding", f"static cache, after {longest:,} tokens", longest, static=True),
             Reading("recording", f"{longest:,} tokens", longest),
         ]
 
@@ -78,7 +81,11 @@ pass adds to that of a pass without, in a process of its own, both in MiB."""
     def measure(self, case: Reading, race: Race[Contestant]) -> dict[str, Any]:
         model, tokenizer = opened(race.device.type)
         ids = tokens(case.tokens, tokenizer).to(race.device)
-        past = DynamicCache(config=model.config)
+        past: Cache = (
+            StaticCache(config=model.config, max_cache_len=case.tokens + STEPS)
+            if case.static
+            else DynamicCache(config=model.config)
+        )
         if case.group == "decoding":
             model(ids[:, :-1], past_key_values=past)
         facts = {c.name: self._facts(case, c, model, ids) for c in race.contestants}
@@ -100,7 +107,11 @@ pass adds to that of a pass without, in a process of its own, both in MiB."""
                     return
                 for _ in range(STEPS):
                     model(ids[:, -1:], past_key_values=past)
-                past.crop(-STEPS)
+                if not case.static:
+                    past.crop(-STEPS)
+                    return
+                for layer in past.layers:
+                    layer.cumulative_length.sub_(STEPS)
 
             rows: list[Row] = race.rows(
                 lambda c: Task(call, lambda: prepare(c), facts[c.name]), "forward", memory=False

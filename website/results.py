@@ -184,18 +184,44 @@ def demo() -> list[str]:
 
 def compare() -> list[str]:
     """The untrained swap in MiniLM, a table for each record."""
-    return _compared("minilm-sts-b*.json")
+    tables = [compared(record) for record in _compared("minilm-sts-b*.json")]
+    return [line for each in tables for line in [*markdown(each), ""]]
 
 
 def llm() -> list[str]:
-    """SmolLM2 on long texts: zeros and perplexity of every mapping, a table for each record."""
-    return _compared("smollm2-*.json")
+    """SmolLM2 by length of its windows: zeros and perplexity, a table for each text."""
+    by_text: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for record in _compared("smollm2-*.json"):
+        by_text[record["source"]].append(record)
+    lines = []
+    for source, records in by_text.items():
+        records.sort(key=lambda record: record["windows"]["tokens"])
+        lines += [*markdown(_by_length(source, records)), ""]
+    return lines
 
 
-def _compared(names: str) -> list[str]:
-    found = sorted((RESULTS / "compare").glob(names), key=lambda path: path.stem)
-    tables = [compared(json.loads(path.read_text(encoding="utf-8"))) for path in found]
-    return [line for each in tables for line in [*markdown(each), ""]]
+def _by_length(source: str, records: list[dict[str, Any]]) -> Table:
+    """Tabulate records of one text with windows of other lengths side by side."""
+    by_size = sorted(records, key=lambda record: -len(record["mappings"]))
+    labels = [row["mapping"] for record in by_size for row in record["mappings"]]
+    headers, rows = ["mapping"], {label: [label] for label in ("softmax", *labels)}
+    for record in records:
+        headers += [f"{record['windows']['tokens']:,} tokens: zeros", "perplexity, difference [95 %]"]
+        measure = measure_of(record)
+        cells = {"softmax": [share(0), measure.number(record["softmax"])]}
+        for row in record["mappings"]:
+            difference, _ = measure.judged(row["against_softmax"])
+            cells[row["mapping"]] = [share(row["zeros"]), difference]
+        for label, line in rows.items():
+            line += cells.get(label, [text.NOTHING] * 2)
+    counts = [f"{r['texts']} of {r['windows']['tokens']:,} tokens" for r in records]
+    return Table(f"{source}, windows: {text.listing(counts)}", headers, list(rows.values()))
+
+
+def _compared(names: str) -> list[dict[str, Any]]:
+    """Read the records of `sparse-attn compare` with these names."""
+    paths = sorted((RESULTS / "compare").glob(names), key=lambda path: path.stem)
+    return [_read(f"compare/{path.name}") for path in paths]
 
 
 def llm_top_p() -> list[str]:

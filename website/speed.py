@@ -103,32 +103,24 @@ def attention_cpu() -> list[str]:
 
 
 def llm_times() -> list[str]:
-    """Forward pass and decoding of a language model relative to SDPA, and exact zeros."""
-    times = {
-        (case["group"], row["name"]): row
-        for case in _benchmark("llm-cpu")
-        for row in case["rows"]
-        if case["group"] in ("prefill", "decoding")
-    }
-    rows = []
-    for name in [name for group, name in times if group == "prefill"]:
-        prefill = times["prefill", name]
-        zeros = f"{100 * prefill['zeros']:.1f} %" if "zeros" in prefill else "0.0 %"
-        ratios = [times[group, name]["to"]["SDPA"]["median"] for group in ("prefill", "decoding")]
-        rows.append([name.removeprefix("ours "), zeros, *(f"{ratio:.2f}" for ratio in ratios)])
-    headers = ["mapping", "exact zeros", "forward pass / SDPA", "a token after it / SDPA"]
-    return markdown(Table("", headers, rows))
+    """Forward passes and decoding of a language model relative to SDPA, and exact zeros."""
+    cases = [case for case in _benchmark("llm-cpu") if case["group"] in ("prefill", "decoding")]
+    return _ratios(cases, "SDPA", "forward")
 
 
 def sparsity() -> list[str]:
     """Time relative to our softmax, forward and backward on one thread, and exact zeros."""
-    cases = _benchmark("sparsity-cpu")
+    return _ratios(_benchmark("sparsity-cpu"), "softmax", "forward+backward, 1 thread")
+
+
+def _ratios(cases: list[dict[str, Any]], base: str, which: str) -> list[str]:
+    """Tabulate times of a pass relative to `base`, and zeros: a row for each contestant."""
     cells: dict[str, list[str]] = {}
     for case in cases:
         for row in case["rows"]:
-            if row["pass"] == "forward+backward, 1 thread":
-                zeros = f" ({100 * row['zeros']:.4g} %)" if row["zeros"] > 1e-3 else ""
-                ratio = f"{row['to']['softmax']['median']:.2f}"
-                cells.setdefault(row["name"], []).append(ratio + zeros)
+            if row["pass"] == which:
+                zeros = f" ({100 * row['zeros']:.4g} %)" if row.get("zeros", 0) > 1e-3 else ""
+                ratio = f"{row['to'][base]['median']:.2f}"
+                cells.setdefault(row["name"].removeprefix("ours "), []).append(ratio + zeros)
     headers = ["mapping", *(f"{case['group']}, {case['name']}" for case in cases)]
     return markdown(Table("", headers, [[name, *row] for name, row in cells.items()]))

@@ -22,10 +22,10 @@ def tiny(monkeypatch):
 
 
 def test_rows(bench, tiny):
-    prefill, decoding, recording = bench("llm")["cases"]
-    for case in (prefill, decoding):
+    prefill, dynamic, static, recording = bench("llm")["cases"]
+    for case in (prefill, dynamic, static):
         assert [row["name"] for row in case["rows"]] == [SDPA, *(f"ours {n}" for n in MAPPINGS)]
-    for case in (prefill, decoding, recording):
+    for case in (prefill, dynamic, static, recording):
         assert all(row["reason"] is None for row in case["rows"])
     zeros = {row["name"]: row.get("zeros") for row in prefill["rows"]}
     assert zeros["ours softmax"] == 0
