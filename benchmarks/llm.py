@@ -48,8 +48,8 @@ class LanguageModel(Suite[Reading, Contestant]):
 Milliseconds of SmolLM2-135M-Instruct (30 layers, 9 heads over 3 key heads of 64, float32) without
 its vocabulary layer, medians with quartiles; a ratio is the median over interleaved rounds of the
 time divided by that of `{SDPA}` in the same round. The text is Python's reference (pydoc_data), and
-`zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a cache: the
-usual one, which is copied for every token, or a static one.
+`zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a
+dynamic cache, which torch copies for every token, or a static one, into which each is written.
 `{ROWS}` also keeps all weights above 0; `rows` is their size, and `peak` the memory that one such
 pass adds to that of a pass without, in a process of its own, both in MiB."""
     base = SDPA
@@ -107,11 +107,7 @@ pass adds to that of a pass without, in a process of its own, both in MiB."""
                     return
                 for _ in range(STEPS):
                     model(ids[:, -1:], past_key_values=past)
-                if not case.static:
-                    past.crop(-STEPS)
-                    return
-                for layer in past.layers:
-                    layer.cumulative_length.sub_(STEPS)
+                forget(past)
 
             rows: list[Row] = race.rows(
                 lambda c: Task(call, lambda: prepare(c), facts[c.name]), "forward", memory=False
@@ -131,6 +127,15 @@ pass adds to that of a pass without, in a process of its own, both in MiB."""
         with swap, record_attention(model) as record:
             model(ids, use_cache=False)
         return {"zeros": rounded(record.mean)}
+
+
+def forget(past: Cache) -> None:
+    """Remove the last STEPS tokens."""
+    if isinstance(past, DynamicCache):
+        past.crop(-STEPS)
+    else:  # a static cache has no method for it
+        for layer in past.layers:
+            layer.cumulative_length.sub_(STEPS)
 
 
 @cache

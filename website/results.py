@@ -184,14 +184,14 @@ def demo() -> list[str]:
 
 def compare() -> list[str]:
     """The untrained swap in MiniLM, a table for each record."""
-    tables = [compared(record) for record in _compared("minilm-sts-b*.json")]
+    tables = [compared(record) for record in _comparisons("minilm-sts-b*.json")]
     return [line for each in tables for line in [*markdown(each), ""]]
 
 
 def llm() -> list[str]:
     """SmolLM2 by length of its windows: zeros and perplexity, a table for each text."""
     by_text: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for record in _compared("smollm2-*.json"):
+    for record in _comparisons("smollm2-*.json"):
         by_text[record["source"]].append(record)
     lines = []
     for source, records in by_text.items():
@@ -202,23 +202,30 @@ def llm() -> list[str]:
 
 def _by_length(source: str, records: list[dict[str, Any]]) -> Table:
     """Tabulate records of one text with windows of other lengths side by side."""
-    by_size = sorted(records, key=lambda record: -len(record["mappings"]))
-    labels = [row["mapping"] for record in by_size for row in record["mappings"]]
-    headers, rows = ["mapping"], {label: [label] for label in ("softmax", *labels)}
+    # the order of the record with most mappings, then what only others have
+    most_first = sorted(records, key=lambda record: -len(record["mappings"]))
+    labels = dict.fromkeys(row["mapping"] for each in most_first for row in each["mappings"])
+    headers, rows = ["mapping"], {label: [label] for label in labels}
     for record in records:
-        headers += [f"{record['windows']['tokens']:,} tokens: zeros", "perplexity, difference [95 %]"]
         measure = measure_of(record)
-        cells = {"softmax": [share(0), measure.number(record["softmax"])]}
-        for row in record["mappings"]:
-            difference, _ = measure.judged(row["against_softmax"])
-            cells[row["mapping"]] = [share(row["zeros"]), difference]
+        headers += [
+            f"{record['windows']['tokens']:,} tokens: zeros",
+            f"perplexity, softmax {measure.number(record['softmax'])}",
+        ]
+        by_label = {row["mapping"]: row for row in record["mappings"]}
         for label, line in rows.items():
-            line += cells.get(label, [text.NOTHING] * 2)
+            row = by_label.get(label)
+            line += (
+                [share(row["zeros"]), measure.judged(row["against_softmax"])[0]]
+                if row
+                else [text.NOTHING] * 2
+            )
     counts = [f"{r['texts']} of {r['windows']['tokens']:,} tokens" for r in records]
-    return Table(f"{source}, windows: {text.listing(counts)}", headers, list(rows.values()))
+    caption = f"{source}, windows: {text.listing(counts)}. Perplexity: difference [95 %]."
+    return Table(caption, headers, list(rows.values()))
 
 
-def _compared(names: str) -> list[dict[str, Any]]:
+def _comparisons(names: str) -> list[dict[str, Any]]:
     """Read the records of `sparse-attn compare` with these names."""
     paths = sorted((RESULTS / "compare").glob(names), key=lambda path: path.stem)
     return [_read(f"compare/{path.name}") for path in paths]

@@ -115,12 +115,13 @@ def sparsity() -> list[str]:
 
 def _ratios(cases: list[dict[str, Any]], base: str, which: str) -> list[str]:
     """Tabulate times of a pass relative to `base`, and zeros: a row for each contestant."""
-    cells: dict[str, list[str]] = {}
-    for case in cases:
+    cells: dict[str, dict[str, str]] = {}
+    headers = [f"{case['group']}, {case['name']}" for case in cases]
+    for header, case in zip(headers, cases, strict=True):
         for row in case["rows"]:
-            if row["pass"] == which:
+            if row["pass"] == which and row["reason"] is None:
                 zeros = f" ({100 * row['zeros']:.4g} %)" if row.get("zeros", 0) > 1e-3 else ""
                 ratio = f"{row['to'][base]['median']:.2f}"
-                cells.setdefault(row["name"].removeprefix("ours "), []).append(ratio + zeros)
-    headers = ["mapping", *(f"{case['group']}, {case['name']}" for case in cases)]
-    return markdown(Table("", headers, [[name, *row] for name, row in cells.items()]))
+                cells.setdefault(row["name"].removeprefix("ours "), {})[header] = ratio + zeros
+    rows = [[name, *(by.get(header, "") for header in headers)] for name, by in cells.items()]
+    return markdown(Table("", ["mapping", *headers], rows))

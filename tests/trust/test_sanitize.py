@@ -117,7 +117,7 @@ def test_every_line_is_reached(tmp_path: Path) -> None:
     unreached = set()
     for file in counted(library):
         path = Path(file["file"])
-        if path.name not in build.SOURCES:
+        if path.name not in build.sources():
             continue
         lines: Counter[int] = Counter()
         for line in file["lines"]:

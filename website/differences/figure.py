@@ -11,7 +11,7 @@ from sparse_attn.reports import canvas
 from sparse_attn.reports.forest import mark
 from website.differences.entries import Entry
 
-_ROW = 0.2  # inches, with its share of titles and axes
+_ROW = 0.18  # inches, with its share of titles and axes
 
 
 class Group(NamedTuple):

@@ -21,7 +21,6 @@ import torch
 
 LOGGER = logging.getLogger("sparse_attn")
 SOURCE = Path(__file__).parent
-SOURCES = sorted(path.name for path in SOURCE.iterdir() if path.suffix in (".cpp", ".h"))
 FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 VECTOR_FLAGS = {
     "AVX512": "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mprefer-vector-width=512",
@@ -83,6 +82,13 @@ def _intact(folder: Path, stem: str) -> Path | None:
     return None
 
 
+@functools.cache
+def sources() -> tuple[str, ...]:
+    """Return the names of the C++ files, without the hidden ones that editors write."""
+    names = sorted(path.name for path in SOURCE.iterdir() if path.suffix in (".cpp", ".h"))
+    return tuple(name for name in names if not name.startswith("."))
+
+
 def flags_for(capability: str) -> list[str]:
     """Return compiler flags for machines with this CPU capability of torch."""
     return [*FLAGS, *VECTOR_FLAGS.get(capability, "").split(), "-pthread"]
@@ -136,7 +142,7 @@ def _built(again: bool = False) -> Path:
 def _hash(words: list[str]) -> str:
     """Hash the words and the sources."""
     key = hashlib.sha256("\0".join(words).encode())
-    for name in SOURCES:
+    for name in sources():
         key.update((SOURCE / name).read_bytes())
     return key.hexdigest()[:20]
 

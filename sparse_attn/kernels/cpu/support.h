@@ -51,17 +51,17 @@ template <class T> struct Rows {
   int64_t stride;
 };
 
-// body(v, start) with as many vectors as are left from `start` on, at most MOST
-template <int MOST, class T, class Body> INLINE void next_vectors(int64_t left, int64_t start, Body body) {
+// body(v, start) with the `left` >= 1 vectors from column `start` on, at most MOST
+template <int MOST, class Body> INLINE void next_vectors(int64_t left, int64_t start, Body body) {
   if constexpr (MOST > 1)
-    if (left < MOST) return next_vectors<MOST - 1, T>(left, start, body);
+    if (left < MOST) return next_vectors<MOST - 1>(left, start, body);
   body(std::integral_constant<int, MOST>{}, start);
 }
 
 // body(v, start): `v` vectors from column `start` on, at most MOST at a time
 template <class T, int MOST = 4, class Body> INLINE void by_vectors(int64_t width, Body body) {
   for (int64_t start = 0; start < width; start += MOST * LANES<T>)
-    next_vectors<MOST, T>((width - start) / LANES<T>, start, body);
+    next_vectors<MOST>((width - start) / LANES<T>, start, body);
 }
 
 // out = sum_k weights[k] rows[columns[k]]
@@ -87,7 +87,7 @@ void gather(Rows<T> rows, const int32_t *columns, const T *weights, int64_t n, i
 template <class T>
 void dots(Rows<T> rows, const int32_t *columns, int64_t n, int64_t width, const T *row,
           T *products) {
-  // whole rows of 64 floats at a time also with AVX2, because the rows of many keys come from memory
+  // 8 vectors of AVX2 are a row of 64 floats, which is read once: many keys come from memory
   by_vectors<T, 8>(width, [&](auto vectors, int64_t start) {
     Vec<T> with[vectors];
     for (int v = 0; v < vectors; v++) with[v] = load(row + start + v * LANES<T>);
