@@ -95,7 +95,7 @@ class Mapping(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "by_query" not in self._modules:  # also pickled before there was one
+        if not hasattr(self, "by_query"):  # pickled before there was one
             self.by_query = None
 
     def _check_query_size(self, size: int) -> None:
