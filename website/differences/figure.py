@@ -44,7 +44,7 @@ PANELS = {
     ),
     "Perplexity, difference from softmax in %: better →": (
         Group(
-            "WikiText-2, LLM at 4,096 tokens, swapped",
+            "WikiText-2, LLM, swapped",
             "compare",
             "wikitext-2/valid.txt, 4,096 tokens",
             tuple(f"top-p-softmax p={p}" for p in (0.98, 0.95, 0.9, 0.8)),
