@@ -214,12 +214,10 @@ def _by_length(source: str, records: list[dict[str, Any]]) -> Table:
         ]
         by_label = {row["mapping"]: row for row in record["mappings"]}
         for label, line in rows.items():
-            row = by_label.get(label)
-            line += (
-                [share(row["zeros"]), measure.judged(row["against_softmax"])[0]]
-                if row
-                else [text.NOTHING] * 2
-            )
+            if row := by_label.get(label):
+                line += [share(row["zeros"]), measure.judged(row["against_softmax"])[0]]
+            else:
+                line += [text.NOTHING] * 2
     counts = [f"{r['texts']} of {r['windows']['tokens']:,} tokens" for r in records]
     caption = f"{source}, windows: {text.listing(counts)}. Perplexity: difference [95 %]."
     return Table(caption, headers, list(rows.values()))

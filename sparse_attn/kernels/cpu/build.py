@@ -82,11 +82,9 @@ def _intact(folder: Path, stem: str) -> Path | None:
     return None
 
 
-@functools.cache
-def sources() -> tuple[str, ...]:
+def sources() -> list[str]:
     """Return the names of the C++ files, without the hidden ones that editors write."""
-    names = sorted(path.name for path in SOURCE.iterdir() if path.suffix in (".cpp", ".h"))
-    return tuple(name for name in names if not name.startswith("."))
+    return sorted(path.name for path in SOURCE.glob("[!.]*") if path.suffix in (".cpp", ".h"))
 
 
 def flags_for(capability: str) -> list[str]:
