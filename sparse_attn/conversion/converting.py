@@ -33,6 +33,7 @@ from sparse_attn.system.files import UnwrittenError, atomic_write, read_json, re
 __all__ = ["Plan", "convert"]
 
 SAMPLE = 64  # texts to measure layers and count zeros on
+MOST = 8192  # tokens of these: logits of all are held at once
 PLAN = "plan.json"
 
 
@@ -224,11 +225,13 @@ def _kind(pair: tuple[Any, ...]) -> str:
 def sample_of(
     tokens: Sequence[dict[str, Any]], collate: Any, batch_size: int, device: Any
 ) -> list[dict[str, Any]]:
-    """Return SAMPLE of the texts, spread over all lengths, in batches."""
+    """Return SAMPLE of the texts, of long ones fewer, spread over all lengths, in batches."""
     by_length = sorted(tokens, key=lambda text: len(text["input_ids"]))
-    step = len(by_length) / SAMPLE
-    some = [by_length[int((i + 0.5) * step)] for i in range(SAMPLE)]
-    groups = [some[i : i + batch_size] for i in range(0, SAMPLE, batch_size)]
+    length = sum(len(text["input_ids"]) for text in tokens) / len(tokens)
+    count = max(1, min(SAMPLE, int(MOST / length)))
+    step = len(by_length) / count
+    some = [by_length[int((i + 0.5) * step)] for i in range(count)]
+    groups = [some[i : i + batch_size] for i in range(0, count, batch_size)]
     return [dict(collate(group).to(device)) for group in groups]
 
 

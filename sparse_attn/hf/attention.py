@@ -137,7 +137,7 @@ def sparse_attention(
     if not special and bias is softcap is s_aux is ends is None:
         again = run_again(query, key, value, mapping, mask, causal, scaling, dropout)
         if again is not None:
-            return again.transpose(1, 2).contiguous(), None
+            return again, None
     inputs = AttentionInputs(
         query,
         key,

@@ -42,7 +42,7 @@ class OperatorInputs(NamedTuple):
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
         """The tensors, which come first."""
-        return self[:_TENSORS]  # type: ignore[return-value]
+        return self[:TENSORS]  # type: ignore[return-value]
 
     @property
     def wants_gradients(self) -> bool:
@@ -70,7 +70,7 @@ class OperatorInputs(NamedTuple):
 _TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt"}
 _TYPES |= {kind: kind.__name__ for kind in (str, bool, float)}
 INPUTS = ", ".join(f"{_TYPES[kind]} {n}" for n, kind in get_type_hints(OperatorInputs).items())
-_TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first
+TENSORS = OperatorInputs._fields.index("kernel")  # tensors come first
 _LEAVES = OperatorInputs._fields.index("mask")  # and tensors with gradients before the others
 _FIELDS = len(OperatorInputs._fields)
 WANTED = "bool want_parameter, bool want_sink, bool want_bias"
@@ -109,8 +109,8 @@ def register(
     forward, backward = operators
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        ctx.save_for_backward(*inputs[:_TENSORS], *output[saved])
-        ctx.options = inputs[_TENSORS:_FIELDS]
+        ctx.save_for_backward(*inputs[:TENSORS], *output[saved])
+        ctx.options = inputs[TENSORS:_FIELDS]
 
     def gradients(
         ctx: Any, grad: Tensor | None, *_: Any, direct: bool = False
@@ -120,11 +120,11 @@ def register(
             return (None,) * len(needed)
         tensors = ctx.saved_tensors  # can be read only once under checkpointing
         wanted = needed[3:_LEAVES]
-        given = *tensors[:_TENSORS], *ctx.options
+        given = *tensors[:TENSORS], *ctx.options
         if direct:
-            found = differentiate(grad, OperatorInputs._make(given), *tensors[_TENSORS:], *wanted)
+            found = differentiate(grad, OperatorInputs._make(given), *tensors[TENSORS:], *wanted)
         else:
-            found = backward(grad, *given, *tensors[_TENSORS:], *wanted)
+            found = backward(grad, *given, *tensors[TENSORS:], *wanted)
         rest = iter(found[3:])
         by_leaf = (next(rest) if want else None for want in wanted)
         return (*found[:3], *by_leaf, *(None,) * (len(needed) - _LEAVES))

@@ -10,6 +10,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BatchEncoding,
     BertConfig,
     PreTrainedModel,
     RobertaConfig,
@@ -64,6 +65,14 @@ def batches_of(folder: Path) -> list[dict[str, Any]]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokens = tokenized(tokenizer, TEXTS, 128)
     return sample_of(tokens, DataCollatorWithPadding(tokenizer), 8, "cpu")
+
+
+def test_long_texts_are_sampled_by_their_tokens() -> None:
+    long = [{"input_ids": [place] * 4096} for place in range(70)]
+    batches = sample_of(
+        long, lambda group: BatchEncoding({"n": torch.tensor(len(group))}), 8, "cpu"
+    )
+    assert [batch["n"].item() for batch in batches] == [2]
 
 
 @torch.no_grad()

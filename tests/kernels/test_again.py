@@ -195,6 +195,44 @@ def test_checkpointing_repeats_the_first_call(
 
 
 @each(TRITON, CUDA)
+def test_an_output_can_be_changed_in_place_but_not_before_its_gradient(backend: Backend) -> None:
+    module, given = layer(SOFTMAX, backend), qkv(backend)
+    expected = results(module, given)[0]
+    for _ in range(2):
+        out = sparse_attention(module, *given, None)[0]
+        torch.testing.assert_close(out.mul_(2), 2 * expected)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+@each(TRITON, CUDA)
+@pytest.mark.parametrize("mapping", [SOFTMAX, Mapping("sparsemax")], ids=lambda m: m.name)
+def test_what_is_saved_may_come_back_in_other_strides(mapping: Mapping, backend: Backend) -> None:
+    module, given = layer(mapping, backend), qkv(backend)
+    expected = results(module, given, attention_mask=mask(backend))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.contiguous()):
+        found = results(module, given, attention_mask=mask(backend))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@each(TRITON, CUDA)
+def test_observers_see_every_gradient(backend: Backend) -> None:
+    module, given = layer(SOFTMAX, backend), qkv(backend)
+    expected = results(module, given)
+    out = sparse_attention(module, *given, None)[0]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        found = torch.autograd.grad(out.square().sum(), given)
+    assert "sparse_attn::triton_backward" in [event.key for event in profile.key_averages()]
+    for ours, theirs in zip(found, expected[1:], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    out = sparse_attention(module, *given, None)[0]
+    first = torch.autograd.grad(out.square().sum(), given, create_graph=True)
+    with pytest.raises(NotImplementedError, match="differentiable once"):
+        torch.autograd.grad(first[0].sum(), given)
+
+
+@each(TRITON, CUDA)
 def test_observers_see_every_call(checked: list[str], backend: Backend) -> None:
     module, given = layer(SOFTMAX, backend), qkv(backend)
     results(module, given)

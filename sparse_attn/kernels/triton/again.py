@@ -15,8 +15,8 @@ from torch.autograd import forward_ad
 from sparse_attn.kernels.by_head import constant, theta
 from sparse_attn.kernels.dropout import draw_seed
 from sparse_attn.kernels.inputs import AttentionInputs
-from sparse_attn.kernels.operators import OperatorInputs, is_observed
-from sparse_attn.kernels.triton.launch import attend
+from sparse_attn.kernels.operators import TENSORS, OperatorInputs, is_observed
+from sparse_attn.kernels.triton.launch import compute, differentiate, triton_backward
 from sparse_attn.kernels.triton.plan import MOST_PLANS, LaunchPlan, plan, product_precision
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.mappings.base import Kernel
@@ -43,7 +43,10 @@ def attend_again(
     query: Tensor, key: Tensor, value: Tensor, mapping: Mapping, mask: Tensor | None, causal: bool,
     scaling: float | None, dropout: float,
 ) -> Tensor | None:  # fmt: skip
-    """out = dropout(map(scores)) v of a layout that `remember` has seen; None for any other."""
+    """out = dropout(map(scores)) v of a layout that `remember` has seen; None for any other.
+
+    Returns (B, Q, H, D), as Transformers expects.
+    """
     kernel = mapping.spec.kernel if hasattr(mapping, "spec") and query.dim() == 4 else None
     if kernel is None or _is_special(kernel, mapping):
         return None
@@ -80,8 +83,63 @@ def attend_again(
         query, key, value, parameter, None, None, mask, None, None, seed,
         kernel.name, kernel.family, kernel.skips, scale, 0.0, dropout, causal, 0,
     ))  # fmt: skip
-    out: Tensor = attend.direct(inputs, grad, found.moments, found.planned)[0]
+    if grad:
+        out: Tensor = _apply(query, key, value, parameter, inputs, found)
+        return out
+    out = _empty_out(query)
+    compute(inputs, grad, found.moments, found.planned, out.transpose(1, 2))
     return out
+
+
+def _empty_out(query: Tensor) -> Tensor:
+    """Allocate (B, Q, H, D); not as a view, in which autograd would refuse changes."""
+    batch, heads, rows, dim = query.shape
+    return query.new_empty((batch, rows, heads, dim))
+
+
+class _Attend(torch.autograd.Function):
+    """`attend_again` with gradients: the output, and not a view of it, is what autograd sees."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, parameter: Tensor,
+        inputs: OperatorInputs, found: Ready,
+    ) -> Tensor:  # fmt: skip
+        out = _empty_out(query)
+        rows, *saved = compute(inputs, True, found.moments, found.planned, out.transpose(1, 2))
+        ctx.set_materialize_grads(False)
+        # private: torch cannot be asked publicly for hooks of saved tensors, which may change them;
+        # those of checkpointing compare them with what the first call saved
+        hooked = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        # saving the output, and not a view, lets autograd name a change in place
+        ctx.save_for_backward(*inputs.tensors, rows if hooked else out, *saved)
+        ctx.options = inputs[TENSORS:]
+        ctx.planned = None if hooked else found.planned
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:  # an undefined gradient gives undefined gradients
+            return (None,) * 6
+        tensors = ctx.saved_tensors  # can be read only once under checkpointing
+        inputs = OperatorInputs._make((*tensors[:TENSORS], *ctx.options))
+        rows, second, stats, tiles, marks = tensors[TENSORS:]
+        out = rows if ctx.planned is None else rows.transpose(1, 2)
+        outputs, wanted = (
+            (out, second, stats, tiles, marks),
+            (ctx.needs_input_grad[3], False, False),
+        )
+        grad = grad.transpose(1, 2)
+        if torch.is_grad_enabled() or is_observed((grad,)):
+            # a second derivative must reach the operator, which raises
+            found = triton_backward(grad, *inputs, *outputs, *wanted)
+        else:
+            found = differentiate(grad, inputs, *outputs, *wanted, planned=ctx.planned)
+        return (*found[:3], found[3] if len(found) > 3 else None, None, None)
+
+
+# Function.apply only adds support for transforms, which `is_observed` excludes
+_apply = super(torch.autograd.Function, _Attend).apply
 
 
 def remember(

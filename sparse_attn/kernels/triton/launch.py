@@ -51,7 +51,7 @@ def triton_forward(*arguments: Any) -> tuple[Tensor, ...]:
     """
     *given, grad, moments = arguments
     inputs = OperatorInputs(*given)
-    return _complete(inputs, _forward(inputs, grad, moments))
+    return _complete(inputs, compute(inputs, grad, moments))
 
 
 @triton_forward.register_fake
@@ -66,16 +66,24 @@ def _complete(inputs: OperatorInputs, outputs: tuple[Tensor | None, ...]) -> tup
     return tuple(inputs.query.new_empty(0) if t is None else t for t in outputs)
 
 
-def _forward(
-    inputs: OperatorInputs, grad: bool, moments: bool, planned: LaunchPlan | None = None
+def compute(
+    inputs: OperatorInputs,
+    grad: bool,
+    moments: bool,
+    planned: LaunchPlan | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """Compute the outputs of `triton_forward`; None for what a mapping does not need."""
+    """Compute the outputs of `triton_forward`, the first in `out`; None for what is not needed.
+
+    Args:
+        planned: plan of these inputs, if known; they are dense then.
+    """
     given = inputs.tensors
     if planned is None:
         inputs = inputs.dense()
         planned = plan(inputs, grad, moments)
     query, key, value = inputs[:3]
-    outputs = _empty_outputs(inputs, grad, moments, planned.forward[0])
+    outputs = _empty_outputs(inputs, grad, moments, planned.forward[0], out)
     out, second, stats, tiles, marks = outputs
     assert out is not None
     if planned.split is not None:
@@ -158,10 +166,15 @@ def _decode(inputs: OperatorInputs, planned: LaunchPlan, out: Tensor) -> None:
 
 
 def _empty_outputs(
-    inputs: OperatorInputs, grad: bool, moments: bool, tile: Setting | Shape
+    inputs: OperatorInputs,
+    grad: bool,
+    moments: bool,
+    tile: Setting | Shape,
+    out: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     batch, heads, rows, dim = inputs.query.shape
-    out = empty_rows(inputs.query, batch, heads, rows, dim)
+    if out is None:
+        out = empty_rows(inputs.query, batch, heads, rows, dim)
     listed = skips(inputs, grad)
     if not (grad or listed):
         return out, None, None, None, None
@@ -190,26 +203,36 @@ def _empty_outputs(
 def triton_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
     """Compute gradients of query, key and value, and of parameter and sink where wanted."""
     number = len(OperatorInputs._fields)
-    return _backward(grad, OperatorInputs(*arguments[:number]), *arguments[number:])
+    return differentiate(grad, OperatorInputs(*arguments[:number]), *arguments[number:])
 
 
-def _backward(
+def differentiate(
     grad: Tensor, inputs: OperatorInputs, out: Tensor, second: Tensor | None, stats: Tensor,
     tiles: Tensor | None, marks: Tensor | None, want_parameter: bool, want_sink: bool, _: bool,
+    planned: LaunchPlan | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    given = (grad, *inputs.tensors, out, second, stats, tiles, marks)
-    inputs = inputs.dense()
-    q, k, v = inputs[:3]
+    """Compute the gradients of `triton_backward`.
+
+    Args:
+        planned: plan of the forward pass, if the inputs and its outputs are as it left them.
+    """
     g = rows_dense(grad)
+    strides = g.stride(), out.stride()
+    layout: tuple[Hashable, ...]
+    if planned is None:  # hooks may have changed what was saved
+        given = (grad, *inputs.tensors, out, second, stats, tiles, marks)
+        inputs = inputs.dense()
+        planned = plan(inputs, True, needs_moments(inputs, want_parameter))
+        layout = *strides, *(None if t is None else t.dtype for t in given)
+    else:
+        given = (grad, *inputs.tensors)
+        layout = *strides, grad.dtype
+    q, k, v = inputs[:3]
     dq, dk, dv = map(torch.empty_like, (q, k, v))
-    planned = plan(inputs, True, needs_moments(inputs, want_parameter))
     row_gradients = stats.new_empty(stats.shape[0], GRADIENTS.value)
     shape, chosen, whole = planned.backward
     arguments = planned.arguments(inputs)
     batch, heads, rows, _dim = q.shape
-    # hooks may change the gradient and what was saved
-    strides = g.stride(), out.stride()
-    layout = *strides, *(None if t is None else t.dtype for t in given)
     of_outputs = dq.stride(), dk.stride(), dv.stride()
     with torch.cuda.device_of(q):
         launch(
@@ -254,8 +277,8 @@ def _(grad: Tensor, *arguments: Any) -> list[Tensor]:
 attend = register(
     "triton",
     (triton_forward, triton_backward),
-    _forward,
-    _backward,
+    compute,
+    differentiate,
     results=1,
     saved=slice(None),
 )
