@@ -57,7 +57,11 @@ def attend_again(
     kernel = chosen_kernel(mapping, kernel)
     enabled = torch.is_grad_enabled()
     # not read before it is needed: checkpointing counts what a pass saves
-    learned = enabled and any(p.requires_grad for p in mapping.parameters(recurse=False))
+    learned = bool(
+        enabled
+        and mapping.learned
+        and any(p.requires_grad for p in mapping.parameters(recurse=False))
+    )
     grad = learned or (
         enabled and (query.requires_grad or key.requires_grad or value.requires_grad)
     )
