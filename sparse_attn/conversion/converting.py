@@ -33,7 +33,7 @@ from sparse_attn.system.files import UnwrittenError, atomic_write, read_json, re
 __all__ = ["Plan", "convert"]
 
 SAMPLE = 64  # texts to measure layers and count zeros on
-MOST = 8192  # tokens of these: logits of all are held at once
+MOST = 4096  # tokens of these, whose logits are held
 PLAN = "plan.json"
 
 
