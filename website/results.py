@@ -240,8 +240,17 @@ def llm_top_p() -> list[str]:
 
 def conversion() -> list[str]:
     """MiniLM converted: a row for each mapping and target."""
+    return _converted("minilm")
+
+
+def llm_converted() -> list[str]:
+    """SmolLM2 converted."""
+    return _converted("smollm2")
+
+
+def _converted(model: str) -> list[str]:
     rows = []
-    for path in sorted((RESULTS / "conversion/minilm").glob("*.json")):
+    for path in sorted((RESULTS / "conversion" / model).glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         swapped, healed = record["mappings"]
         measure = measure_of(record)
@@ -262,7 +271,8 @@ def conversion() -> list[str]:
     headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "verdict"]
     headers += ["healed: zeros", "from softmax [95 %]", "verdict", "last layer's"]
     headers += ["as many at random", "minutes"]
-    caption = f"{measure.name}. Pairs: {record['rows']:,}. Softmax: "
+    kind = "Pairs" if record["rows"] < record["texts"] else "Texts"
+    caption = f"{measure.name}. {kind}: {record['rows']:,}. Softmax: "
     caption += f"{measure.number(record['softmax'])}. Intervals are not corrected."
     return markdown(Table(caption, headers, rows))
 
@@ -362,7 +372,7 @@ TABLES = {
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(mrpc_h200, multilabel_rates, bottleneck_alphas, length, demo, compare, conversion),
-        *(llm, llm_top_p, fine_tuned, families, compositions, compat),
+        *(llm, llm_top_p, llm_converted, fine_tuned, families, compositions, compat),
         *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads, speed.llm_times),
         *(speed.h200, speed.h200_shapes, attention, multilabel_batch64),
     )

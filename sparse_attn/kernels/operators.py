@@ -77,18 +77,6 @@ WANTED = "bool want_parameter, bool want_sink, bool want_bias"
 _LIBRARY = torch.library.Library("sparse_attn", "IMPL")  # holds what it registers
 
 
-class Attend(NamedTuple):
-    """Functions of the inputs and of what else an implementation takes."""
-
-    dispatched: Callable[..., tuple[Any, ...]]
-    direct: Callable[..., tuple[Any, ...]]  # past the dispatcher, which takes longer than a layer
-
-    def __call__(self, inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
-        """Return the outputs, directly if nothing observes the call."""
-        observed = is_observed(inputs.tensors)
-        return (self.dispatched if observed else self.direct)(inputs, *more)
-
-
 def register(
     name: str,
     operators: tuple[CustomOpDef, CustomOpDef],
@@ -96,7 +84,7 @@ def register(
     differentiate: Callable[..., list[Tensor]],
     results: int,
     saved: slice,
-) -> Attend:
+) -> Callable[..., tuple[Any, ...]]:
     """Give the operators `<name>_forward` and `<name>_backward` gradients and FLOP counts.
 
     The operators take and return flat tensors, for graphs. The functions are what they compute:
@@ -104,7 +92,8 @@ def register(
     -> gradients of query, key, value, and of parameter, sink and bias where wanted.
 
     Returns:
-        Functions (inputs, *more) that return the first `results` outputs.
+        A function (inputs, *more) that returns the first `results` outputs. If nothing observes the
+        call, it goes past the dispatcher, which takes longer than a layer.
     """
     forward, backward = operators
 
@@ -158,15 +147,14 @@ def register(
     # Function.apply only adds support for transforms, which `is_observed` excludes
     apply = super(torch.autograd.Function, Direct).apply
 
-    def call(inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
-        return forward(*inputs, *more)[:results]
-
-    def direct(inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
+    def attend(inputs: OperatorInputs, *more: Any) -> tuple[Any, ...]:
+        if is_observed(inputs.tensors):
+            return forward(*inputs, *more)[:results]
         if inputs.wants_gradients:
             return apply(*inputs[:_LEAVES], (inputs, *more))
         return compute(inputs, *more)[:results]
 
-    return Attend(call, direct)
+    return attend
 
 
 # private: what torch would do in a call has no public name, here and in `is_observed`
