@@ -22,7 +22,7 @@ from experiments.length.report import accuracy_table
 from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.report import method_verdicts, scores
 from glue.__main__ import EXPERIMENT as GLUE
-from sparse_attn.comparison.page import measure_of, share
+from sparse_attn.comparison.page import measure_of, share, unit
 from sparse_attn.comparison.page import table as compared
 from sparse_attn.reports import text
 from sparse_attn.reports.seed_statistics import Difference, estimate, paired
@@ -271,8 +271,7 @@ def _converted(model: str) -> list[str]:
     headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "verdict"]
     headers += ["healed: zeros", "from softmax [95 %]", "verdict", "last layer's"]
     headers += ["as many at random", "minutes"]
-    kind = "Pairs" if record["rows"] < record["texts"] else "Texts"
-    caption = f"{measure.name}. {kind}: {record['rows']:,}. Softmax: "
+    caption = f"{measure.name}. {unit(record).capitalize()}s: {record['rows']:,}. Softmax: "
     caption += f"{measure.number(record['softmax'])}. Intervals are not corrected."
     return markdown(Table(caption, headers, rows))
 

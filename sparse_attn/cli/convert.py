@@ -89,7 +89,12 @@ def add_to(commands: Any) -> None:
             "SHARE",
             "of the steps, after which the mapping's parameters are reached",
         ),
-        ("max-length", _in_range(int, lambda x: x > 0, positive), "N", "tokens of a training text"),
+        (
+            "max-length",
+            _in_range(int, lambda x: x > 0, positive),
+            "N",
+            "tokens of a training text, and of a measured one if more than 512",
+        ),
         ("seed", _in_range(int, lambda x: 0 <= x < 2**32, "0 to 2^32 - 1"), "N", "of all choices"),
     ):
         default = getattr(Options, name.replace("-", "_"))

@@ -130,13 +130,13 @@ def caption(record: dict[str, Any]) -> str:
 
 
 def _data(record: dict[str, Any]) -> str:
-    count = text.counted(record["rows"], _unit(record))
+    count = text.counted(record["rows"], unit(record))
     if record.get("windows"):
         count += f" of {record['windows']['tokens']:,} tokens"
     return f"{count} of {record['source']}"
 
 
-def _unit(record: dict[str, Any]) -> str:
+def unit(record: dict[str, Any]) -> str:
     if record["rows"] < record["texts"]:
         return "pair"
     if record.get("windows"):

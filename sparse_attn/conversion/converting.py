@@ -32,8 +32,8 @@ from sparse_attn.system.files import UnwrittenError, atomic_write, read_json, re
 
 __all__ = ["Plan", "convert"]
 
-SAMPLE = 64  # texts to measure layers and count zeros on
-MOST = 4096  # tokens of these, whose logits are held
+SAMPLE = 64  # most texts to measure layers and count zeros on
+MOST_TOKENS = 4096  # about as many of a language model, whose outputs of every token are held
 PLAN = "plan.json"
 
 
@@ -112,7 +112,8 @@ def convert(
     tokens = tokenized(tokenizer, texts, length)
     collate = DataCollatorWithPadding(tokenizer)
     root.eval().to(state.device)
-    sample = sample_of(tokens, collate, batch_size, state.device)
+    most = MOST_TOKENS if root.can_generate() else None
+    sample = sample_of(tokens, collate, batch_size, state.device, most)
     arguments = {
         "model": f"{type(root).__name__} of {root.config.name_or_path}",
         "weights": _digest(root),
@@ -223,12 +224,21 @@ def _kind(pair: tuple[Any, ...]) -> str:
 
 
 def sample_of(
-    tokens: Sequence[dict[str, Any]], collate: Any, batch_size: int, device: Any
+    tokens: Sequence[dict[str, Any]],
+    collate: Any,
+    batch_size: int,
+    device: Any,
+    most_tokens: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Return SAMPLE of the texts, of long ones fewer, spread over all lengths, in batches."""
+    """Return SAMPLE of the texts, spread over all lengths, in batches.
+
+    With `most_tokens` fewer of long texts, so that there are about as many tokens, but one text.
+    """
     by_length = sorted(tokens, key=lambda text: len(text["input_ids"]))
-    length = sum(len(text["input_ids"]) for text in tokens) / len(tokens)
-    count = max(1, min(SAMPLE, int(MOST / length)))
+    count = SAMPLE
+    if most_tokens is not None:
+        length = sum(len(text["input_ids"]) for text in tokens) / len(tokens)
+        count = max(1, min(SAMPLE, int(most_tokens / length)))
     step = len(by_length) / count
     some = [by_length[int((i + 0.5) * step)] for i in range(count)]
     groups = [some[i : i + batch_size] for i in range(0, count, batch_size)]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_attn.comparison.data import Data, read_data, read_texts
-from sparse_attn.comparison.reader import Reader, open_reader
+from sparse_attn.comparison.reader import LONGEST, Reader, open_reader
 from sparse_attn.conversion.converting import unpatch_plain_softmax
 from sparse_attn.conversion.options import LEAST, Options
 from sparse_attn.hf.patching import is_patched
@@ -75,11 +75,15 @@ def _sized(texts: int) -> str:
 
 
 def read_model(options: Options, data: Data, folder: Path | None = None) -> Reader:
-    """Read the model of the options, or the one in `folder` instead."""
+    """Read the model of the options, or the one in `folder` instead.
+
+    It reads texts of up to LONGEST tokens, or as long as those that it learns from.
+    """
     reader = open_reader(
         options.model if folder is None else str(folder),
         embed=options.pairs is not None,
         task=data.task,
+        max_length=options.max_length if options.max_length > LONGEST else None,
         trust_remote_code=options.trust_remote_code,
     )
     unpatch_plain_softmax(reader.model)

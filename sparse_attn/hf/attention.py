@@ -19,6 +19,7 @@ from transformers.utils.output_capturing import (
 
 from sparse_attn.kernels.dispatch import run, run_again
 from sparse_attn.kernels.inputs import AttentionInputs, as_autocast
+from sparse_attn.kernels.operators import has_hooks
 from sparse_attn.kernels.reference import exact_weights
 from sparse_attn.mappings import Mapping
 
@@ -135,7 +136,7 @@ def sparse_attention(
     dropout = dropout if module.training else 0.0
     special = wants_weights or beside or observer is not None
     if not special and bias is softcap is s_aux is ends is None:
-        again = run_again(query, key, value, mapping, mask, causal, scaling, dropout)
+        again = run_again(query, key, value, mapping, mask, causal, scaling, dropout, True)
         if again is not None:
             return again, None
     inputs = AttentionInputs(
@@ -196,11 +197,7 @@ def _is_recomputed() -> bool:
 
     With reentrance it runs without gradients, otherwise under hooks for saved tensors.
     """
-    return (
-        # private: torch cannot be asked publicly for hooks of saved tensors
-        not torch.is_grad_enabled()
-        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-    )
+    return not torch.is_grad_enabled() or has_hooks()
 
 
 def _separate_weights(inputs: AttentionInputs) -> Tensor:

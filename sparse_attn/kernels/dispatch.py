@@ -81,9 +81,9 @@ def attention(
         query, key, value = as_autocast(query, key, value)
         plain = key_lengths is cu_seqlens is bias is sink is softcap is None
         if plain and window is query_input is impl is None:
-            again = run_again(query, key, value, mapping, mask, causal, scale, dropout)
+            again = run_again(query, key, value, mapping, mask, causal, scale, dropout, False)
             if again is not None:
-                return again.transpose(1, 2)
+                return again
     inputs = AttentionInputs(
         query,
         key,
@@ -115,7 +115,7 @@ def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
 
 
 def run_again(query: Tensor, *arguments: Any) -> Tensor | None:
-    """Return `triton.attend_again`, (B, Q, H, D); None where the kernels are not in use."""
+    """Return the output of `triton.attend_again`, None where the kernels are not in use."""
     if torch.compiler.is_compiling() or not triton.INSTALLED:
         return None
     if AUTOMATIC.get(query.device.type, ())[:1] != ("triton",):

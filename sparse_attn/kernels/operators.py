@@ -192,6 +192,12 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
     return False
 
 
+def has_hooks() -> bool:
+    """Whether hooks get what autograd saves, such as those of checkpointing without reentrance."""
+    # private: torch cannot be asked publicly for hooks of saved tensors
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
 REMEDY = (
     "use kernels.attention(..., impl='reference'), or give each mapping of a patched model a "
     "forward hook, such as lambda *_: None"

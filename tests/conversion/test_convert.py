@@ -67,12 +67,24 @@ def batches_of(folder: Path) -> list[dict[str, Any]]:
     return sample_of(tokens, DataCollatorWithPadding(tokenizer), 8, "cpu")
 
 
-def test_long_texts_are_sampled_by_their_tokens() -> None:
-    long = [{"input_ids": [place] * 1024} for place in range(70)]
-    batches = sample_of(
-        long, lambda group: BatchEncoding({"n": torch.tensor(len(group))}), 8, "cpu"
-    )
-    assert [batch["n"].item() for batch in batches] == [4]
+@pytest.mark.parametrize(
+    ("length", "most", "sizes"),
+    [(1024, None, [8] * 8), (10, 4096, [8] * 8), (900, 4096, [4]), (8192, 4096, [1])],
+)
+def test_long_texts_of_a_language_model_are_sampled_by_their_tokens(
+    length: int, most: int | None, sizes: list[int]
+) -> None:
+    texts = [{"input_ids": [0] * (length + place)} for place in range(70)]
+
+    def collate(group: list[dict[str, Any]]) -> BatchEncoding:
+        return BatchEncoding({"lengths": torch.tensor([len(text["input_ids"]) for text in group])})
+
+    batches = [batch["lengths"] - length for batch in sample_of(texts, collate, 8, "cpu", most)]
+    assert [len(batch) for batch in batches] == sizes
+    # spread over all lengths
+    places = torch.cat(batches).double()
+    assert places.mean().item() == pytest.approx(34.5, abs=1)
+    assert places.diff().unique().numel() <= 2
 
 
 @torch.no_grad()

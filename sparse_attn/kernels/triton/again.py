@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from sparse_attn.kernels.by_head import constant, theta
 from sparse_attn.kernels.dropout import draw_seed
 from sparse_attn.kernels.inputs import AttentionInputs
-from sparse_attn.kernels.operators import TENSORS, OperatorInputs, is_observed
+from sparse_attn.kernels.operators import TENSORS, OperatorInputs, has_hooks, is_observed
 from sparse_attn.kernels.triton.launch import compute, differentiate, triton_backward
 from sparse_attn.kernels.triton.plan import MOST_PLANS, LaunchPlan, plan, product_precision
 from sparse_attn.mappings import Mapping, get_spec
@@ -41,11 +41,12 @@ _READY: dict[tuple[Any, ...], Ready] = {}
 
 def attend_again(
     query: Tensor, key: Tensor, value: Tensor, mapping: Mapping, mask: Tensor | None, causal: bool,
-    scaling: float | None, dropout: float,
+    scaling: float | None, dropout: float, by_query: bool,
 ) -> Tensor | None:  # fmt: skip
     """out = dropout(map(scores)) v of a layout that `remember` has seen; None for any other.
 
-    Returns (B, Q, H, D), as Transformers expects.
+    Args:
+        by_query: return (B, Q, H, D), as Transformers expects, and not (B, H, Q, D).
     """
     kernel = mapping.spec.kernel if hasattr(mapping, "spec") and query.dim() == 4 else None
     if kernel is None or _is_special(kernel, mapping):
@@ -67,19 +68,12 @@ def attend_again(
     )
     layout = _layout(kernel, query, key, value, mask, causal, scaling, dropout, grad, learned)
     try:
-        found = _READY.get(layout)
+        ready = _READY.get(layout)
     except TypeError:  # an argument such as a list, which the checks name
         return None
-    if found is None:
+    parameter = None if ready is None else _parameter(mapping, kernel, query, learned)
+    if ready is None or parameter is None:
         return None
-    name = kernel.parameter
-    number = 0.0 if name is None else None if name in mapping.learned else mapping.value(name)
-    if isinstance(number, float):
-        parameter = constant(number, query)
-    else:
-        parameter = theta(mapping, kernel, query)
-        if is_observed((parameter,)) or parameter.requires_grad != learned:
-            return None
     seed = draw_seed(query.device) if dropout else None
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     # faster than by name, in a function that is all about time
@@ -88,37 +82,48 @@ def attend_again(
         kernel.name, kernel.family, kernel.skips, scale, 0.0, dropout, causal, 0,
     ))  # fmt: skip
     if grad:
-        out: Tensor = _apply(query, key, value, parameter, inputs, found)
-        return out
-    out = _empty_out(query)
-    compute(inputs, grad, found.moments, found.planned, out.transpose(1, 2))
-    return out
+        out: Tensor = _apply(query, key, value, parameter, inputs, ready)
+        return out if by_query else out.transpose(1, 2)
+    # not a view, which autograd would let nobody change without gradients
+    rows = compute(inputs, False, ready.moments, ready.planned)[0]
+    assert rows is not None
+    return rows.transpose(1, 2) if by_query else rows
 
 
-def _empty_out(query: Tensor) -> Tensor:
-    """Allocate (B, Q, H, D); not as a view, in which autograd would refuse changes."""
-    batch, heads, rows, dim = query.shape
-    return query.new_empty((batch, rows, heads, dim))
+def _parameter(mapping: Mapping, kernel: Kernel, query: Tensor, learned: bool) -> Tensor | None:
+    """Return the parameter of each head; None if it is not of the kind that was remembered."""
+    name = kernel.parameter
+    number = 0.0 if name is None else None if name in mapping.learned else mapping.value(name)
+    if isinstance(number, float):
+        return constant(number, query)
+    parameter = theta(mapping, kernel, query)
+    is_known = parameter.requires_grad == learned and not is_observed((parameter,))
+    return parameter if is_known else None
 
 
 class _Attend(torch.autograd.Function):
-    """`attend_again` with gradients: the output, and not a view of it, is what autograd sees."""
+    """`attend_again` with gradients, returning (B, Q, H, D).
+
+    Autograd then has one node for a call of Transformers, and not one more for the transposition.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, parameter: Tensor,
-        inputs: OperatorInputs, found: Ready,
+        inputs: OperatorInputs, ready: Ready,
     ) -> Tensor:  # fmt: skip
-        out = _empty_out(query)
-        rows, *saved = compute(inputs, True, found.moments, found.planned, out.transpose(1, 2))
+        batch, heads, length, dim = query.shape
+        # not a view, which autograd would let nobody change in place
+        out = query.new_empty((batch, length, heads, dim))
+        rows = out.transpose(1, 2)
+        saved = compute(inputs, True, ready.moments, ready.planned, rows)[1:]
         ctx.set_materialize_grads(False)
-        # private: torch cannot be asked publicly for hooks of saved tensors, which may change them;
-        # those of checkpointing compare them with what the first call saved
-        hooked = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-        # saving the output, and not a view, lets autograd name a change in place
-        ctx.save_for_backward(*inputs.tensors, rows if hooked else out, *saved)
+        # checkpointing compares what is saved with what the first call has saved; otherwise the
+        # output itself is, so that autograd names a change in place
+        ctx.hooked = has_hooks()
+        ctx.save_for_backward(*inputs.tensors, rows if ctx.hooked else out, *saved)
         ctx.options = inputs[TENSORS:]
-        ctx.planned = None if hooked else found.planned
+        ctx.planned, ctx.layout = ready.planned, _saved_layout(inputs, rows)
         return out
 
     @staticmethod
@@ -127,19 +132,31 @@ class _Attend(torch.autograd.Function):
             return (None,) * 6
         tensors = ctx.saved_tensors  # can be read only once under checkpointing
         inputs = OperatorInputs._make((*tensors[:TENSORS], *ctx.options))
-        rows, second, stats, tiles, marks = tensors[TENSORS:]
-        out = rows if ctx.planned is None else rows.transpose(1, 2)
-        outputs, wanted = (
-            (out, second, stats, tiles, marks),
-            (ctx.needs_input_grad[3], False, False),
-        )
+        out, second, stats, tiles, marks = tensors[TENSORS:]
+        if not ctx.hooked:
+            out = out.transpose(1, 2)
+        outputs = out, second, stats, tiles, marks
+        wanted = ctx.needs_input_grad[3], False, False
         grad = grad.transpose(1, 2)
         if torch.is_grad_enabled() or is_observed((grad,)):
             # a second derivative must reach the operator, which raises
             found = triton_backward(grad, *inputs, *outputs, *wanted)
         else:
-            found = differentiate(grad, inputs, *outputs, *wanted, planned=ctx.planned)
-        return (*found[:3], found[3] if len(found) > 3 else None, None, None)
+            # hooks, and `tensor.data = other`, may have changed what was saved
+            is_same = _saved_layout(inputs, out) == ctx.layout
+            planned = ctx.planned if is_same else None
+            found = differentiate(grad, inputs, *outputs, *wanted, planned=planned)
+        return (*found[:3], found[3] if wanted[0] else None, None, None)
+
+
+def _saved_layout(inputs: OperatorInputs, out: Tensor) -> tuple[Any, ...]:
+    """Return what the plan of a call depends on and may differ in its backward pass."""
+    query, key, value, mask = *inputs[:3], inputs.mask
+    return (
+        query.shape, key.shape, query.stride(), key.stride(), value.stride(), out.stride(),
+        query.dtype, key.dtype, value.dtype, out.dtype,
+        None if mask is None else (mask.shape, mask.stride()), product_precision(query.dtype),
+    )  # fmt: skip
 
 
 # Function.apply only adds support for transforms, which `is_observed` excludes

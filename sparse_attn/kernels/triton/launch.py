@@ -77,6 +77,7 @@ def compute(
 
     Args:
         planned: plan of these inputs, if known; they are dense then.
+        out: aligned, with the strides of `empty_rows`.
     """
     given = inputs.tensors
     if planned is None:
@@ -214,7 +215,7 @@ def differentiate(
     """Compute the gradients of `triton_backward`.
 
     Args:
-        planned: plan of the forward pass, if the inputs and its outputs are as it left them.
+        planned: plan of the forward pass, if the layout of inputs and outputs is still the same.
     """
     g = rows_dense(grad)
     strides = g.stride(), out.stride()
