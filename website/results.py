@@ -271,8 +271,8 @@ def _converted(model: str) -> list[str]:
     headers = ["mapping", "asked", "swapped: zeros", "from softmax [95 %]", "verdict"]
     headers += ["healed: zeros", "from softmax [95 %]", "verdict", "last layer's"]
     headers += ["as many at random", "minutes"]
-    caption = f"{measure.name.capitalize()}. {unit(record).capitalize()}s: {record['rows']:,}. Softmax: "
-    caption += f"{measure.number(record['softmax'])}. Intervals are not corrected."
+    caption = f"{measure.name.capitalize()}. {unit(record).capitalize()}s: {record['rows']:,}. "
+    caption += f"Softmax: {measure.number(record['softmax'])}. Intervals are not corrected."
     return markdown(Table(caption, headers, rows))
 
 
