@@ -19,7 +19,7 @@ from sparse_attn.inspection.record import ZeroCounts
 from sparse_attn.mappings import Mapping
 
 CONTROL = "random-drop-softmax"
-SAMPLE = 64  # texts to find the share of a control on
+SAMPLE = 64  # most texts to measure on before a choice
 MOST = 2048  # tokens of these
 STEPS = 4
 CLOSE = 0.001  # relative difference at which the search for a control's share ends
@@ -129,8 +129,13 @@ def sample(reader: Reader, inputs: Inputs, batches: Sequence[Batch]) -> list[Bat
     """Return SAMPLE of the inputs, spread over all lengths; of long ones only MOST tokens."""
     places = [place for batch in batches for place in batch.places]
     length = sum(batch.inputs["input_ids"].numel() for batch in batches) / len(places)
-    count = max(1, min(SAMPLE, int(MOST / length)))
+    count = sample_size(length, MOST)
     return reader.batches([inputs[place] for place in places[:: -(-len(places) // count)]])
+
+
+def sample_size(length: float, most: int) -> int:
+    """Return how many texts of this mean length to sample: SAMPLE, or with about `most` tokens."""
+    return max(1, min(SAMPLE, int(most / length)))
 
 
 def control(reader: Reader, batches: Sequence[Batch], zeros: float) -> Variant:

@@ -137,6 +137,7 @@ def _data(record: dict[str, Any]) -> str:
 
 
 def unit(record: dict[str, Any]) -> str:
+    """Return the name of a row of the record's data."""
     if record["rows"] < record["texts"]:
         return "pair"
     if record.get("windows"):

@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(told, name="accelerate") from error
 from transformers import DataCollatorWithPadding, PreTrainedModel
 
+from sparse_attn.comparison.measure import SAMPLE, sample_size
 from sparse_attn.conversion.choosing import make_plan
 from sparse_attn.conversion.healing import Healer, Recipe, heal
 from sparse_attn.conversion.options import LEAST
@@ -32,8 +33,7 @@ from sparse_attn.system.files import UnwrittenError, atomic_write, read_json, re
 
 __all__ = ["Plan", "convert"]
 
-SAMPLE = 64  # most texts to measure layers and count zeros on
-MOST_TOKENS = 4096  # about as many of a language model, whose outputs of every token are held
+MOST_TOKENS = 4096  # of the sample of a language model, whose outputs of every token are held
 PLAN = "plan.json"
 
 
@@ -232,13 +232,13 @@ def sample_of(
 ) -> list[dict[str, Any]]:
     """Return SAMPLE of the texts, spread over all lengths, in batches.
 
-    With `most_tokens` fewer of long texts, so that there are about as many tokens, but one text.
+    With `most_tokens` fewer of long texts: about as many tokens, and at least one text.
     """
     by_length = sorted(tokens, key=lambda text: len(text["input_ids"]))
     count = SAMPLE
     if most_tokens is not None:
         length = sum(len(text["input_ids"]) for text in tokens) / len(tokens)
-        count = max(1, min(SAMPLE, int(most_tokens / length)))
+        count = sample_size(length, most_tokens)
     step = len(by_length) / count
     some = [by_length[int((i + 0.5) * step)] for i in range(count)]
     groups = [some[i : i + batch_size] for i in range(0, count, batch_size)]

@@ -136,7 +136,9 @@ def sparse_attention(
     dropout = dropout if module.training else 0.0
     special = wants_weights or beside or observer is not None
     if not special and bias is softcap is s_aux is ends is None:
-        again = run_again(query, key, value, mapping, mask, causal, scaling, dropout, True)
+        again = run_again(
+            query, key, value, mapping, mask, causal, scaling, dropout, queries_first=True
+        )
         if again is not None:
             return again, None
     inputs = AttentionInputs(

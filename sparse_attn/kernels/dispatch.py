@@ -81,7 +81,9 @@ def attention(
         query, key, value = as_autocast(query, key, value)
         plain = key_lengths is cu_seqlens is bias is sink is softcap is None
         if plain and window is query_input is impl is None:
-            again = run_again(query, key, value, mapping, mask, causal, scale, dropout, False)
+            again = run_again(
+                query, key, value, mapping, mask, causal, scale, dropout, queries_first=False
+            )
             if again is not None:
                 return again
     inputs = AttentionInputs(
@@ -114,13 +116,13 @@ def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
     return result
 
 
-def run_again(query: Tensor, *arguments: Any) -> Tensor | None:
+def run_again(query: Tensor, *arguments: Any, queries_first: bool) -> Tensor | None:
     """Return the output of `triton.attend_again`, None where the kernels are not in use."""
     if torch.compiler.is_compiling() or not triton.INSTALLED:
         return None
     if AUTOMATIC.get(query.device.type, ())[:1] != ("triton",):
         return None
-    return triton.again.attend_again(query, *arguments)
+    return triton.again.attend_again(query, *arguments, queries_first=queries_first)
 
 
 def choose(inputs: AttentionInputs, impl: str | None = None) -> str:

@@ -41,12 +41,12 @@ _READY: dict[tuple[Any, ...], Ready] = {}
 
 def attend_again(
     query: Tensor, key: Tensor, value: Tensor, mapping: Mapping, mask: Tensor | None, causal: bool,
-    scaling: float | None, dropout: float, by_query: bool,
+    scaling: float | None, dropout: float, *, queries_first: bool,
 ) -> Tensor | None:  # fmt: skip
     """out = dropout(map(scores)) v of a layout that `remember` has seen; None for any other.
 
     Args:
-        by_query: return (B, Q, H, D), as Transformers expects, and not (B, H, Q, D).
+        queries_first: return (B, Q, H, D), as Transformers expects, and not (B, H, Q, D).
     """
     kernel = mapping.spec.kernel if hasattr(mapping, "spec") and query.dim() == 4 else None
     if kernel is None or _is_special(kernel, mapping):
@@ -71,8 +71,7 @@ def attend_again(
         ready = _READY.get(layout)
     except TypeError:  # an argument such as a list, which the checks name
         return None
-    parameter = None if ready is None else _parameter(mapping, kernel, query, learned)
-    if ready is None or parameter is None:
+    if ready is None or (parameter := _parameter(mapping, kernel, query, learned)) is None:
         return None
     seed = draw_seed(query.device) if dropout else None
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
@@ -83,11 +82,11 @@ def attend_again(
     ))  # fmt: skip
     if grad:
         out: Tensor = _apply(query, key, value, parameter, inputs, ready)
-        return out if by_query else out.transpose(1, 2)
+        return out if queries_first else out.transpose(1, 2)
     # not a view, which autograd would let nobody change without gradients
     rows = compute(inputs, False, ready.moments, ready.planned)[0]
     assert rows is not None
-    return rows.transpose(1, 2) if by_query else rows
+    return rows.transpose(1, 2) if queries_first else rows
 
 
 def _parameter(mapping: Mapping, kernel: Kernel, query: Tensor, learned: bool) -> Tensor | None:
