@@ -439,10 +439,12 @@ def test_backward_kernels_belong_to_the_strides_of_the_gradient(
     transposed = at(0).transpose(1, 2).contiguous().transpose(1, 2)
 
     def searches(grad: Tensor) -> int:
-        before = len(kernels[1].searched)
+        before = len(kernels[1].searched), len(kernels[1].direct)
         given = [at(0).requires_grad_() for _ in range(3)]
         attention(*given, SOFTMAX, impl=impl).backward(grad)
-        return len(kernels[1].searched) - before
+        searched = len(kernels[1].searched) - before[0]
+        assert searched + len(kernels[1].direct) - before[1] == 1
+        return searched
 
     if impl is None:
         assert searches(at(0)) == 1  # the first call, which is remembered
@@ -451,4 +453,6 @@ def test_backward_kernels_belong_to_the_strides_of_the_gradient(
     assert [searches(grad) for grad in grads] == [1, 0, 1, 0, 0]
     # unaligned, which leaves what is aligned alone
     assert [searches(grad) for grad in (at(1), at(1), at(0))] == [1, 1, 0]
-    assert not kernels[2].searched
+    calls = 8 if impl else 9
+    launches = [(len(kernel.searched), len(kernel.direct)) for kernel in (kernels[0], kernels[2])]
+    assert launches == [(1, calls - 1), (0, 0)]
