@@ -105,7 +105,7 @@ def attention_cpu() -> list[str]:
 def llm_times() -> list[str]:
     """Forward passes and decoding of a language model relative to SDPA, and exact zeros."""
     cases = [case for case in _benchmark("llm-cpu") if case["group"] in ("prefill", "decoding")]
-    return _ratios(cases, "SDPA", "forward")
+    return _ratios(sorted(cases, key=lambda case: case["tokens"]), "SDPA", "forward")
 
 
 def sparsity() -> list[str]:
