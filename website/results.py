@@ -231,11 +231,22 @@ def _comparisons(names: str) -> list[dict[str, Any]]:
 
 def llm_top_p() -> list[str]:
     """The first table of README: top-p-softmax in SmolLM2 at 4,096 tokens."""
-    made = compared(_read("compare/smollm2-wikitext-4096.json"))
-    rows = [row for row in made.rows if row[0] == "softmax" or row[0].startswith("top-p")]
-    names = ("mapping", "exact zeros", "perplexity", "against softmax [95 %]", "verdict")
-    places = [made.headers.index(name) for name in names]
-    return markdown(Table("", made.headers, rows).columns(*places, caption=""))
+    found = _judged("compare/smollm2-wikitext-4096.json")
+    rows = [row for row in found.rows if row[0] == "softmax" or row[0].startswith("top-p")]
+    return markdown(Table("", found.headers, rows))
+
+
+def llm_needles() -> list[str]:
+    """Numbers that SmolLM2 finds in its text, with every mapping."""
+    return markdown(_judged("compare/needles-smollm2-wikitext-2048.json"))
+
+
+def _judged(name: str) -> Table:
+    """Tabulate a record of `sparse-attn compare` without agreement and random controls."""
+    record = _read(name)
+    made = compared(record)
+    names = ("mapping", "exact zeros", measure_of(record).name, "against softmax [95 %]", "verdict")
+    return made.columns(*map(made.headers.index, names), caption=made.caption)
 
 
 def conversion() -> list[str]:
@@ -371,7 +382,7 @@ TABLES = {
     for make in (
         *(machines, glue, multilabel, images, language_modeling, bottleneck),
         *(mrpc_h200, multilabel_rates, bottleneck_alphas, length, demo, compare, conversion),
-        *(llm, llm_top_p, llm_converted, fine_tuned, families, compositions, compat),
+        *(llm, llm_top_p, llm_needles, llm_converted, fine_tuned, families, compositions, compat),
         *(speed.steps, speed.attention_cpu, speed.sparsity, speed.heads, speed.llm_times),
         *(speed.h200, speed.h200_shapes, attention, multilabel_batch64),
     )
