@@ -14,7 +14,6 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -27,7 +26,7 @@ from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.heads.multilabel import find_output_layer
 from sparse_attn.hf.loading import load_pretrained
-from sparse_attn.hf.opening import corrupt_weights
+from sparse_attn.hf.opening import corrupt_weights, open_tokenizer
 from sparse_attn.inspection.tokens import longest
 
 
@@ -48,7 +47,7 @@ def from_hub(model: str) -> Iterator[None]:
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a model; raise OSError or ValueError if there is none."""
     with from_hub(path):
-        return AutoTokenizer.from_pretrained(path)
+        return open_tokenizer(path)
 
 
 def with_new_head(

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from sparse_attn.comparison.data import (
     FOUND,
+    LEAST,
     Data,
     Labels,
     read_data,
@@ -44,7 +45,6 @@ from sparse_attn.reports.seed_statistics import Difference
 from sparse_attn.system.imports import import_options, imported
 from sparse_attn.system.machine import device_name, versions
 
-LEAST = 6  # rows; with fewer, all differences have one sign by chance in more than 5 % of cases
 NEAR = 0.1  # relative difference allowed between the zeros of a control and of its mapping
 
 
@@ -88,7 +88,7 @@ def _windows(text: str, source: str, reader: Reader, options: Options) -> Data:
     if not reader.causal:
         raise ValueError(
             f"MODEL={options.model!r}: is no causal language model, which --stride, --windows and "
-            "--needles need"
+            "--needles need; leave them out to compare its outputs for each line"
         )
     tokenizer = reader.tokenizer
     with quiet_transformers():  # no warning about long texts
@@ -96,7 +96,13 @@ def _windows(text: str, source: str, reader: Reader, options: Options) -> Data:
         first = [token for token in tokenizer("")["input_ids"] if token == tokenizer.bos_token_id]
     check_vocabulary(ids, reader.model.config)
     length = reader.limit
-    stride = options.stride or length - len(first)
+    most = length - len(first)
+    stride = options.stride or most
+    if stride > most:
+        raise ValueError(
+            f"--stride {stride}: windows of {length} tokens would leave some between them unread; "
+            f"give at most {most}, or fewer --windows to read only parts of the text"
+        )
     windows = cut_windows(ids, first, length, stride, options.windows)
     if not windows:
         raise ValueError(

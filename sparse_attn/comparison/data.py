@@ -19,6 +19,7 @@ from sparse_attn.evaluation.tasks import Task, get_task
 
 PAIR = ("sentence1", "sentence2")
 FOUND = "numbers found"
+LEAST = 6  # rows; with fewer, all differences have one sign by chance in more than 5 % of cases
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from sparse_attn.comparison.data import FOUND
+from sparse_attn.comparison.data import FOUND, LEAST
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.forest import forest
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
@@ -38,9 +38,9 @@ PERPLEXITY = (
 VERDICT = (
     "verdict: the side of 0 on which the interval lies; without labels, better is nearer to "
     "softmax. Not significant is no proof of equality: a "
-    "true difference of half the interval's width is detected about half of the time. Not judged: "
-    "too few rows, or the same difference in all."
+    "true difference of half the interval's width is detected about half of the time."
 )
+NOT_JUDGED = f"Not judged: fewer than {LEAST} rows, or the same difference in all."
 AGAINST = {"softmax": "against_softmax", "as many zeros at random": "against_random"}
 EMPTY = [text.NOTHING] * 4
 
@@ -176,6 +176,8 @@ def notes(record: dict[str, Any]) -> list[str]:
             "their number.",
             VERDICT,
         ]
+    if count < len(found):
+        made.append(NOT_JUDGED)
     if record.get("controlled"):
         made.append(
             "The controls have no fast kernel. They read the first "

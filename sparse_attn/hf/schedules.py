@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 from torch import nn
@@ -43,6 +44,7 @@ class SparsitySchedule:
 
     Raises:
         ValueError: an unknown shape, or begin and end out of order or range.
+        TypeError: an argument of another type.
     """
 
     parameter: str = "r"
@@ -53,6 +55,11 @@ class SparsitySchedule:
     end: float = 1.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parameter, str):
+            raise TypeError(f"parameter={self.parameter!r}: expected a name, such as 'r'")
+        for name in ("initial", "final", "begin", "end"):
+            if not isinstance(value := getattr(self, name), Real):
+                raise TypeError(f"{name}={value!r}: expected a number")
         if self.shape not in SHAPES:
             raise ValueError(
                 f"shape={self.shape!r}: expected one of {', '.join(SHAPES)}; leave the "
@@ -126,9 +133,17 @@ class SparsityScheduleCallback(TrainerCallback, ExportableState):
         schedule: the schedule to apply.
         module: name of the `MultiLabelHead` in the model, such as "classifier", to apply it there
             instead of in the attention, logged as `sparsity/<module>.<parameter>`.
+
+    Raises:
+        TypeError: another object as schedule.
     """
 
     def __init__(self, schedule: SparsitySchedule, module: str | None = None) -> None:
+        if not isinstance(schedule, SparsitySchedule):
+            raise TypeError(
+                f"schedule={schedule!r}: expected a SparsitySchedule, such as "
+                "SparsitySchedule('r', initial=0, final=0.15)"
+            )
         self.schedule = schedule
         self.module = module
 

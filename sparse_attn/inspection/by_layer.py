@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from numbers import Integral
-from typing import NoReturn
 
 from torch import Tensor
 
@@ -85,9 +84,22 @@ class LayerTensors:
 
 
 class LayerRows(dict[str, list[SparseRows]]):
-    """The `SparseRows` of every call of each layer that was chosen, by its name."""
+    """The `SparseRows` of every call of each layer that was chosen, by its name.
 
-    def __missing__(self, layer: object) -> NoReturn:
+    `rows[layer]` also takes the layer's number in the model.
+
+    Args:
+        layers: names of all layers, in model order.
+    """
+
+    def __init__(self, layers: Sequence[str]) -> None:
+        super().__init__()
+        self._layers = layers
+
+    def __getitem__(self, layer: str | int) -> list[SparseRows]:
+        name = layer if isinstance(layer, str) else self._layers[layer_number(layer, self._layers)]
+        if name in self:
+            return super().__getitem__(name)
         remedy = "use record_attention(model, weights='sparse')"
         why = f"the layers are {', '.join(self)}" if self else remedy
-        raise KeyError(f"record: has no sparse rows of {layer!r}; {why}")
+        raise KeyError(f"record: has no sparse rows of {name!r}; {why}")

@@ -89,7 +89,7 @@ class AttentionRecord:
         self.received = LayerTensors("received", layers)
         self.valid: list[Tensor | None] = [None] * len(layers)
         self.crosses = [False] * len(layers)
-        self.sparse = LayerRows()
+        self.sparse = LayerRows(layers)
         self.rows: int | None = None
         self._sums: list[Tensor | None] = [None] * len(layers)  # [heads, positions, COLUMNS]
         self._snapshots: list[list[dict[str, float | Tensor]]] = []  # call, layer, parameter

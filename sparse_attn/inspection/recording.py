@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -157,15 +158,17 @@ def record_attention(
         dividing by it, and only zeros of real keys count.
 
     Raises:
-        TypeError: the model is not from Transformers.
+        TypeError: the model is not from Transformers, or an argument is of another type.
         ValueError: as `patch_model`, for a model whose softmax cannot be replaced; a choice without
-            weights="sparse"; a layer that the model does not have, or that has no exact zeros while
-            threshold is 0.
+            weights="sparse" or of nothing; a layer that the model does not have, or that has no
+            exact zeros while threshold is 0.
         IndexError: at the next call, a layer has no such head.
         RuntimeError: the model is already being recorded; it was saved patched and loaded without
             its mappings (see `load_pretrained`); or, at its next call, it was patched or unpatched
             inside the block.
     """
+    if not isinstance(received, bool):
+        raise TypeError(f"received={received!r}: expected True or False")
     choice = {"layers": layers, "heads": heads, "queries": queries, "threshold": threshold or None}
     sparse = _sparse(weights, choice)
     root = root_of(model)
@@ -215,7 +218,8 @@ def _sparse(weights: bool | str, choice: dict[str, Any]) -> _Sparse | None:
     """Return what to keep as sparse rows; None for nothing.
 
     Raises:
-        ValueError: another word, or a choice without sparse rows.
+        ValueError: another word, a choice without sparse rows, or one of nothing.
+        TypeError: a choice of another type.
     """
     if not isinstance(weights, bool) and weights != "sparse":
         raise ValueError(f"weights={weights!r}: expected True, False or 'sparse'")
@@ -224,21 +228,38 @@ def _sparse(weights: bool | str, choice: dict[str, Any]) -> _Sparse | None:
             if value is not None:
                 raise ValueError(f"{name}={value!r}: only with weights='sparse'")
         return None
-    threshold = choice["threshold"]
-    if threshold is not None and not 0 <= threshold < math.inf:
-        raise ValueError(f"threshold={threshold!r}: expected a number of at least 0")
+    threshold = choice["threshold"] or 0.0
+    is_number = isinstance(threshold, Real)
+    if not is_number or not 0 <= threshold < math.inf:
+        error = ValueError if is_number else TypeError
+        raise error(f"threshold={threshold!r}: expected a number of at least 0")
     heads, queries = (
-        None if choice[name] is None else [operator.index(number) for number in choice[name]]
+        None if choice[name] is None else _whole(name, _listed(name, choice[name]))
         for name in ("heads", "queries")
     )
-    return _Sparse(heads, queries, choice["threshold"] or 0.0)
+    return _Sparse(heads, queries, threshold)
+
+
+def _listed(name: str, chosen: Any) -> list[Any]:
+    if isinstance(chosen, str) or not isinstance(chosen, Iterable):
+        raise TypeError(f"{name}={chosen!r}: expected a list, such as [0]")
+    if not (listed := list(chosen)):
+        raise ValueError(f"{name}=[]: names none; leave it out for all")
+    return listed
+
+
+def _whole(name: str, numbers: list[Any]) -> list[int]:
+    try:
+        return [operator.index(number) for number in numbers]
+    except TypeError:
+        raise TypeError(f"{name}={numbers}: expected whole numbers") from None
 
 
 def _chosen(names: list[str], layers: Iterable[str | int] | None) -> list[int]:
     """Return the numbers of the chosen layers, in model order."""
     if layers is None:
         return list(range(len(names)))
-    return sorted({layer_number(layer, names) for layer in layers})
+    return sorted({layer_number(layer, names) for layer in _listed("layers", layers)})
 
 
 def _check_zeros(layer: str, mapping: Mapping, threshold: float) -> None:

@@ -371,8 +371,8 @@ class AttentionInputs:
             if tensor is not None and not _broadcasts(tensor.shape, self.shape):
                 raise ValueError(
                     f"{name}: shape {tuple(tensor.shape)} does not broadcast to (batch, heads, "
-                    f"queries, keys) = {self.shape}; pass a padding mask (batch, keys) as mask[:, "
-                    "None, None, :]"
+                    f"queries, keys) = {self.shape}; pass one of (batch, keys) as "
+                    f"{name}[:, None, None, :]"
                 )
         lengths = self.key_lengths
         whole = lengths is not None and lengths.dtype in (torch.int32, torch.int64)

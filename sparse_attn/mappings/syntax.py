@@ -101,7 +101,8 @@ def _number(name: str, value: str, known: list[str]) -> float:
         number = float(value)
     except ValueError:
         given = f"{name}={value}" if value else name
-        raise ValueError(f"expected {name}=NUMBER, got {given!r}") from None
+        several = "; only --mappings takes several values" if "/" in value else ""
+        raise ValueError(f"expected {name}=NUMBER, got {given!r}{several}") from None
     # knots and units are counts
     return int(number) if number.is_integer() else number
 

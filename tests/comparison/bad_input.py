@@ -88,6 +88,13 @@ def with_sinks() -> Any:
     return GptOssForCausalLM(GptOssConfig(**sizes, **heads, num_local_experts=2))
 
 
+def without_tokenizer(folder: Path) -> Any:
+    bert()().save_pretrained(folder / "model")
+    (folder / "texts.txt").write_text("abc\n")
+    words = ["--texts", f"{folder}/texts.txt", "--mappings", "sparsemax"]
+    return compare(parse([str(folder / "model"), *words]))
+
+
 def lost() -> Any:
     """A model whose outputs are NaN."""
     made = bert()()
@@ -183,6 +190,7 @@ MODELS: list[tuple[str, Call, str]] = [
     ("does not dispatch", model(deberta), "MODEL: DebertaModel does not dispatch"),
     ("NaN", model(lost), "softmax: the model's outputs are NaN"),
     ("tokenizer of another model", model(bert(vocab_size=9)), "MODEL knows 9 tokens, but its"),
+    ("no tokenizer", without_tokenizer, "MODEL=.*holds no tokenizer; save it there too"),
     ("no classifier", model(bert(), *TASK), "MODEL=.*lacks weights, such as classifier"),
     (
         "labels of another task",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparse_attn import cli
-from sparse_attn.comparison.comparison import LEAST
+from sparse_attn.comparison.data import LEAST
 from sparse_attn.comparison.measure import SAMPLE
 from sparse_attn.comparison.page import make_page, measure_of, table
 from sparse_attn.comparison.reader import LONGEST

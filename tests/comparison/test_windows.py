@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from sparse_attn import cli, patched
 from sparse_attn.comparison import comparison
-from sparse_attn.comparison.page import make_page, notes
+from sparse_attn.comparison.page import NOT_JUDGED, make_page, notes
 from sparse_attn.comparison.windows import Window, cut_windows, hide_numbers, starts
 from sparse_attn.reports import bootstrap
 from tests.commands import refusal
@@ -82,6 +82,7 @@ def test_several_values_of_a_parameter(models: Models, long_text: Path) -> None:
     page = make_page(record)
     assert "6 windows of" in str(page.overview[0])
     assert any("Windows: 6 of 30 tokens, of a text of 265" in note for note in notes(record))
+    assert NOT_JUDGED not in notes(record)
 
 
 def test_controls_of_long_windows_read_their_start(
@@ -112,6 +113,7 @@ def test_needles(long_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     record = compared(tmp_path / "model", *given)
     assert (record["metric"], record["softmax"], record["rows"]) == ("numbers found", 0, 6)
     assert any("hides a number" in note for note in notes(record))
+    assert NOT_JUDGED in notes(record)
 
     def answered(*arguments: Any) -> list[Window]:
         found = []
@@ -158,7 +160,7 @@ def test_numbers_are_hidden_at_all_depths(count: int) -> None:
         assert len(number) == 7
         assert number.isdigit()
         assert tokenizer.decode(window.ids).replace(" ", "").count(number) == 2
-    with pytest.raises(ValueError, match="--needles 4: the text has 3 windows"):
+    with pytest.raises(ValueError, match="--needles 4: the text has 3 windows;"):
         hide_numbers(windows, [], tokenizer, 4)
 
 
@@ -188,6 +190,10 @@ def test_wrong_input(models: Models, long_text: Path, capsys: pytest.CaptureFixt
         ([causal, *texts, "--windows", "0"], "--windows 0: expected at least 1"),
         ([causal, *texts, "--max-length", "1"], "1: expected at least 2, because a single token"),
         ([causal, *texts, "--stride", "-1"], "--stride -1: expected at least 1"),
+        (
+            [causal, *texts, "--max-length", "20", "--stride", "21"],
+            "--stride 21: windows of 20 tokens would leave some between them unread",
+        ),
         ([causal, "--pairs", "a", "--windows", "2"], "--windows 2: only for --texts"),
         ([causal, *texts, "--max-length", "65"], "--max-length 65: .* reads at most 64 tokens"),
         ([encoder, *texts, "--windows", "2"], "is no causal language model"),

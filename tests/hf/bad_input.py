@@ -13,6 +13,7 @@ from transformers import AutoModel, BertConfig
 from sparse_attn import (
     Mapping,
     SparsitySchedule,
+    SparsityScheduleCallback,
     export_model,
     kernels,
     load_pretrained,
@@ -31,9 +32,9 @@ from .lm_heads import BY_MODEL
 BERT = BY_NAME["bert"]
 
 
-def schedule(says: str, **arguments: object) -> Wrong:
+def schedule(says: str, error: type[Exception] = ValueError, **arguments: object) -> Wrong:
     name = f"SparsitySchedule: {arguments}"
-    return Wrong(name, lambda _: SparsitySchedule(**arguments), ValueError, says)
+    return Wrong(name, lambda _: SparsitySchedule(**arguments), error, says)
 
 
 def progress(value: float) -> Wrong:
@@ -249,6 +250,16 @@ ROWS = [
     schedule("initial=inf: expected a finite number", parameter="t", initial=math.inf, final=2.0),
     schedule("final=inf: expected a finite number", parameter="t", initial=1.0, final=math.inf),
     schedule("initial=nan", initial=math.nan),
+    schedule("initial='a': expected a number", TypeError, initial="a"),
+    schedule("final=None: expected a number", TypeError, final=None),
+    schedule("begin='a': expected a number", TypeError, begin="a"),
+    schedule("parameter=3: expected a name", TypeError, parameter=3),
+    Wrong(
+        "callback without a schedule",
+        lambda _: SparsityScheduleCallback("alpha"),
+        TypeError,
+        "schedule='alpha': expected a SparsitySchedule",
+    ),
     *(progress(x) for x in (-0.01, 1.01, 100, math.nan)),
     Wrong(
         "schedule of a learned parameter",

@@ -174,11 +174,18 @@ def test_training_with_checkpointing() -> None:
         ({"weights": True, "threshold": 0.1}, "threshold=0.1: only with weights='sparse'"),
         ({"weights": "sparse", "layers": [3]}, "layers: there is no layer 3; give numbers below 3"),
         ({"weights": "sparse", "layers": ["a"]}, "no layer 'a'; .*names such as 'encoder"),
+        ({"weights": "sparse", "layers": []}, r"layers=\[\]: names none; leave it out for all"),
+        ({"weights": "sparse", "queries": []}, r"queries=\[\]: names none"),
+        ({"weights": "sparse", "threshold": "a"}, "threshold='a': expected a number of at least"),
+        ({"weights": "sparse", "layers": "all"}, r"layers='all': expected a list, such as \[0\]"),
+        ({"weights": "sparse", "heads": 0}, r"heads=0: expected a list, such as \[0\]"),
+        ({"weights": "sparse", "heads": ["a"]}, r"heads=\['a'\]: expected whole numbers"),
+        ({"received": "x"}, "received='x': expected True or False"),
     ],
 )
 def test_wrong_choices(arguments: dict[str, Any], says: str) -> None:
     with (
-        pytest.raises(ValueError, match=says),
+        pytest.raises((ValueError, TypeError), match=says),
         record_attention(sharp_bert("sparsemax"), **arguments),
     ):
         pass
@@ -189,8 +196,12 @@ def test_a_layer_that_was_not_kept() -> None:
     with record_attention(model, weights="sparse", layers=[1]) as record:
         pass
     name = "encoder.layer.0.attention.self"
-    with pytest.raises(KeyError, match=rf"no sparse rows of '{name}'; the layers are encoder.*1"):
-        record.sparse[name]
+    for layer in (name, 0, -3):
+        with pytest.raises(KeyError, match=rf"no sparse rows of '{name}'; the layers are enc.*1"):
+            record.sparse[layer]
+    assert record.sparse[1] is record.sparse[-2] is record.sparse["encoder.layer.1.attention.self"]
+    with pytest.raises(LookupError, match="no layer 3; give numbers below 3"):
+        record.sparse[3]
     with pytest.raises(LookupError, match=r"has no weights of .*weights=True"):
         record.weights[name]
 
