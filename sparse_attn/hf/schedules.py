@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from numbers import Real
 from typing import Any
 
 from torch import nn
@@ -20,6 +19,7 @@ from transformers.trainer_callback import ExportableState
 from sparse_attn.heads import MultiLabelHead
 from sparse_attn.hf.layers import root_of
 from sparse_attn.hf.patching import set_parameter
+from sparse_attn.mappings.base import as_number
 
 SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda x: x,
@@ -58,9 +58,9 @@ class SparsitySchedule:
         if not isinstance(self.parameter, str):
             raise TypeError(f"parameter={self.parameter!r}: expected a name, such as 'r'")
         for name in ("initial", "final", "begin", "end"):
-            if not isinstance(value := getattr(self, name), Real):
-                raise TypeError(f"{name}={value!r}: expected a number")
-        if self.shape not in SHAPES:
+            # Trainer writes them as JSON, which NumPy's numbers are not
+            object.__setattr__(self, name, as_number(name, getattr(self, name)))
+        if not isinstance(self.shape, str) or self.shape not in SHAPES:
             raise ValueError(
                 f"shape={self.shape!r}: expected one of {', '.join(SHAPES)}; leave the "
                 "schedule out for a constant value"

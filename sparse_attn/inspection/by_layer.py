@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from numbers import Integral
+from typing import Any
 
 from torch import Tensor
 
@@ -86,10 +87,13 @@ class LayerTensors:
 class LayerRows(dict[str, list[SparseRows]]):
     """The `SparseRows` of every call of each layer that was chosen, by its name.
 
-    `rows[layer]` also takes the layer's number in the model.
+    `rows[layer]` and `in` also take the layer's number in the model.
 
     Args:
         layers: names of all layers, in model order.
+
+    Raises:
+        KeyError: there is no such layer, or it was not chosen.
     """
 
     def __init__(self, layers: Sequence[str]) -> None:
@@ -97,9 +101,20 @@ class LayerRows(dict[str, list[SparseRows]]):
         self._layers = layers
 
     def __getitem__(self, layer: str | int) -> list[SparseRows]:
-        name = layer if isinstance(layer, str) else self._layers[layer_number(layer, self._layers)]
-        if name in self:
-            return super().__getitem__(name)
+        if layer in self:
+            return super().__getitem__(self._name(layer))
         remedy = "use record_attention(model, weights='sparse')"
         why = f"the layers are {', '.join(self)}" if self else remedy
-        raise KeyError(f"record: has no sparse rows of {name!r}; {why}")
+        raise KeyError(f"record: has no sparse rows of {layer!r}; {why}")
+
+    def __contains__(self, layer: object) -> bool:
+        return super().__contains__(self._name(layer))
+
+    def get(self, layer: str | int, default: Any = None) -> Any:
+        return super().get(self._name(layer), default)
+
+    def _name(self, layer: Any) -> Any:
+        try:
+            return self._layers[layer_number(layer, self._layers)]
+        except LayerError:
+            return layer

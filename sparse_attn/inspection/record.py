@@ -78,7 +78,8 @@ class AttentionRecord:
         valid: with weights=True, the keys that each query of that call may attend to, bool,
             broadcastable to its weights, a list over the layers; None for all.
         crosses: with weights=True, whether that call was cross-attention, a list over the layers.
-        sparse: with weights="sparse", the `SparseRows` of every call, by the name of the layer.
+        sparse: with weights="sparse", the `SparseRows` of every call, by the layer's name or
+            number.
         rows: number of sequences of a batch to count, from the first; None for all.
     """
 

@@ -7,7 +7,6 @@ import operator
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -27,6 +26,7 @@ from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.reference import received_mass
 from sparse_attn.kernels.rows import sparse_rows
 from sparse_attn.mappings import Mapping
+from sparse_attn.mappings.base import as_number
 
 
 def valid_queries(inputs: AttentionInputs) -> Tensor | None:
@@ -160,7 +160,7 @@ def record_attention(
     Raises:
         TypeError: the model is not from Transformers, or an argument is of another type.
         ValueError: as `patch_model`, for a model whose softmax cannot be replaced; a choice without
-            weights="sparse" or of nothing; a layer that the model does not have, or that has no
+            weights="sparse", or an empty one; a layer that the model does not have, or that has no
             exact zeros while threshold is 0.
         IndexError: at the next call, a layer has no such head.
         RuntimeError: the model is already being recorded; it was saved patched and loaded without
@@ -169,6 +169,8 @@ def record_attention(
     """
     if not isinstance(received, bool):
         raise TypeError(f"received={received!r}: expected True or False")
+    if not 0 <= (threshold := as_number("threshold", threshold)) < math.inf:
+        raise ValueError(f"threshold={threshold}: expected a number of at least 0")
     choice = {"layers": layers, "heads": heads, "queries": queries, "threshold": threshold or None}
     sparse = _sparse(weights, choice)
     root = root_of(model)
@@ -218,7 +220,7 @@ def _sparse(weights: bool | str, choice: dict[str, Any]) -> _Sparse | None:
     """Return what to keep as sparse rows; None for nothing.
 
     Raises:
-        ValueError: another word, a choice without sparse rows, or one of nothing.
+        ValueError: another word, a choice without sparse rows, or an empty one.
         TypeError: a choice of another type.
     """
     if not isinstance(weights, bool) and weights != "sparse":
@@ -228,31 +230,33 @@ def _sparse(weights: bool | str, choice: dict[str, Any]) -> _Sparse | None:
             if value is not None:
                 raise ValueError(f"{name}={value!r}: only with weights='sparse'")
         return None
-    threshold = choice["threshold"] or 0.0
-    is_number = isinstance(threshold, Real)
-    if not is_number or not 0 <= threshold < math.inf:
-        error = ValueError if is_number else TypeError
-        raise error(f"threshold={threshold!r}: expected a number of at least 0")
     heads, queries = (
-        None if choice[name] is None else _whole(name, _listed(name, choice[name]))
+        None if choice[name] is None else _integers(name, choice[name])
         for name in ("heads", "queries")
     )
-    return _Sparse(heads, queries, threshold)
+    return _Sparse(heads, queries, choice["threshold"] or 0.0)
 
 
 def _listed(name: str, chosen: Any) -> list[Any]:
-    if isinstance(chosen, str) or not isinstance(chosen, Iterable):
+    """Return the chosen layers, heads or queries.
+
+    Raises:
+        ValueError: there are none.
+        TypeError: it is no list.
+    """
+    if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
         raise TypeError(f"{name}={chosen!r}: expected a list, such as [0]")
     if not (listed := list(chosen)):
         raise ValueError(f"{name}=[]: names none; leave it out for all")
     return listed
 
 
-def _whole(name: str, numbers: list[Any]) -> list[int]:
+def _integers(name: str, chosen: Any) -> list[int]:
+    listed = _listed(name, chosen)
     try:
-        return [operator.index(number) for number in numbers]
+        return [operator.index(number) for number in listed]
     except TypeError:
-        raise TypeError(f"{name}={numbers}: expected whole numbers") from None
+        raise TypeError(f"{name}={listed}: expected integers") from None
 
 
 def _chosen(names: list[str], layers: Iterable[str | int] | None) -> list[int]:

@@ -371,7 +371,7 @@ class AttentionInputs:
             if tensor is not None and not _broadcasts(tensor.shape, self.shape):
                 raise ValueError(
                     f"{name}: shape {tuple(tensor.shape)} does not broadcast to (batch, heads, "
-                    f"queries, keys) = {self.shape}; pass one of (batch, keys) as "
+                    f"queries, keys) = {self.shape}; pass a tensor (batch, keys) as "
                     f"{name}[:, None, None, :]"
                 )
         lengths = self.key_lengths

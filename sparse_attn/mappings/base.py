@@ -331,6 +331,16 @@ def _prepare(
     return rows, valid, values
 
 
+def as_number(name: str, value: Any) -> float:
+    """Return a number, NumPy scalar or 0-d tensor as float; raise TypeError for anything else."""
+    try:
+        if not isinstance(value, (str, bytes, bool)):
+            return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise TypeError(f"{name}={value!r}: expected a number")
+
+
 def check_floating(name: str, tensor: object) -> None:
     """Raise TypeError unless `tensor` is one of floating-point numbers."""
     expected = f"{name}: expected a floating-point tensor"

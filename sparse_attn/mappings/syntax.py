@@ -101,7 +101,7 @@ def _number(name: str, value: str, known: list[str]) -> float:
         number = float(value)
     except ValueError:
         given = f"{name}={value}" if value else name
-        several = "; only --mappings takes several values" if "/" in value else ""
+        several = "; only compare takes several values" if "/" in value else ""
         raise ValueError(f"expected {name}=NUMBER, got {given!r}{several}") from None
     # knots and units are counts
     return int(number) if number.is_integer() else number

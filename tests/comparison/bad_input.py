@@ -190,7 +190,7 @@ MODELS: list[tuple[str, Call, str]] = [
     ("does not dispatch", model(deberta), "MODEL: DebertaModel does not dispatch"),
     ("NaN", model(lost), "softmax: the model's outputs are NaN"),
     ("tokenizer of another model", model(bert(vocab_size=9)), "MODEL knows 9 tokens, but its"),
-    ("no tokenizer", without_tokenizer, "MODEL=.*holds no tokenizer; save it there too"),
+    ("no tokenizer", without_tokenizer, "MODEL=.*: there is no tokenizer beside the model; sav"),
     ("no classifier", model(bert(), *TASK), "MODEL=.*lacks weights, such as classifier"),
     (
         "labels of another task",

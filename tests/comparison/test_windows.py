@@ -192,8 +192,9 @@ def test_wrong_input(models: Models, long_text: Path, capsys: pytest.CaptureFixt
         ([causal, *texts, "--stride", "-1"], "--stride -1: expected at least 1"),
         (
             [causal, *texts, "--max-length", "20", "--stride", "21"],
-            "--stride 21: windows of 20 tokens would leave some between them unread",
+            "--stride 21: a window holds 20 tokens of the text, so .* give at most 20",
         ),
+        ([causal, *texts, "--windows", "2", "--needles", "3"], "--windows 2: --needles 3 reads as"),
         ([causal, "--pairs", "a", "--windows", "2"], "--windows 2: only for --texts"),
         ([causal, *texts, "--max-length", "65"], "--max-length 65: .* reads at most 64 tokens"),
         ([encoder, *texts, "--windows", "2"], "is no causal language model"),

@@ -246,7 +246,7 @@ REFUSED = {
     "number": (["BERT", TEXT, "--mapping", "entmax:alpha"], "expected alpha=NUMBER, got 'alpha'"),
     "numbers": (
         ["BERT", TEXT, "--mapping", "entmax:alpha=1/2"],
-        "got 'alpha=1/2'; only --mappings takes several values",
+        "got 'alpha=1/2'; only compare takes several values",
     ),
     "range": (["BERT", TEXT, "--mapping", "r-softmax:r=2"], "expected a number in [0, 1]"),
     "three": (["BERT", TEXT, *["--mapping", "softmax"] * 3], "--mapping is given 3 times"),
