@@ -231,9 +231,9 @@ def _comparisons(names: str) -> list[dict[str, Any]]:
 
 def llm_top_p() -> list[str]:
     """The first table of README: top-p-softmax in SmolLM2 at 4,096 tokens."""
-    found = _judged("compare/smollm2-wikitext-4096.json")
-    rows = [row for row in found.rows if row[0] == "softmax" or row[0].startswith("top-p")]
-    return markdown(Table("", found.headers, rows))
+    judged = _judged("compare/smollm2-wikitext-4096.json")
+    rows = [row for row in judged.rows if row[0] == "softmax" or row[0].startswith("top-p")]
+    return markdown(Table("", judged.headers, rows))
 
 
 def llm_needles() -> list[str]:

@@ -96,13 +96,13 @@ def _windows(text: str, source: str, reader: Reader, options: Options) -> Data:
         first = [token for token in tokenizer("")["input_ids"] if token == tokenizer.bos_token_id]
     check_vocabulary(ids, reader.model.config)
     length = reader.limit
-    most = length - len(first)
-    stride = options.stride or most
-    if stride > most:
+    room = length - len(first)
+    stride = options.stride or room
+    if stride > room:
         after = f" after {tokenizer.bos_token}" if first else ""
         raise ValueError(
-            f"--stride {stride}: a window holds {most} tokens of the text{after}, so that those up "
-            f"to the next window would not be read; give at most {most}, or --windows alone"
+            f"--stride {stride}: a window holds {room} tokens of the text{after}, so that those up "
+            f"to the next window would not be read; give at most {room}, or --windows alone"
         )
     windows = cut_windows(ids, first, length, stride, options.windows)
     if not windows:

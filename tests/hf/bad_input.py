@@ -254,6 +254,8 @@ ROWS = [
     schedule("final=None: expected a number", TypeError, final=None),
     schedule("begin='a': expected a number", TypeError, begin="a"),
     schedule("parameter=3: expected a name", TypeError, parameter=3),
+    schedule("final=True: expected a number", TypeError, final=True),
+    schedule(r"shape=\['linear'\]: expected one of", shape=["linear"]),
     Wrong(
         "callback without a schedule",
         lambda _: SparsityScheduleCallback("alpha"),

@@ -1,7 +1,9 @@
 """SparsitySchedule and its callback: shapes, errors, a Trainer run, a resumed run."""
 
+import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
@@ -131,9 +133,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one_whose_checkpoints_hold_the_v
 
 
 def test_the_callback_state_is_the_schedule(tmp_path):
-    schedule = SparsitySchedule("t", 3.0, 1.0, "cubic", 0.1, 0.9)
+    schedule = SparsitySchedule("t", np.float32(3.0), torch.tensor(1.0), "cubic", 0.1, 0.9)
     callback = SparsityScheduleCallback(schedule)
-    assert SparsityScheduleCallback.from_state(callback.state()).schedule == schedule
+    stored = json.loads(json.dumps(callback.state()))
+    assert SparsityScheduleCallback.from_state(stored).schedule == schedule
 
 
 @pytest.mark.parametrize(

@@ -176,16 +176,31 @@ def test_training_with_checkpointing() -> None:
         ({"weights": "sparse", "layers": ["a"]}, "no layer 'a'; .*names such as 'encoder"),
         ({"weights": "sparse", "layers": []}, r"layers=\[\]: names none; leave it out for all"),
         ({"weights": "sparse", "queries": []}, r"queries=\[\]: names none"),
+    ],
+)
+def test_wrong_choices(arguments: dict[str, Any], says: str) -> None:
+    with (
+        pytest.raises(ValueError, match=says),
+        record_attention(sharp_bert("sparsemax"), **arguments),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
         ({"weights": "sparse", "threshold": "a"}, "threshold='a': expected a number"),
         ({"weights": "sparse", "layers": "all"}, r"layers='all': expected a list, such as \[0\]"),
         ({"weights": "sparse", "heads": 0}, r"heads=0: expected a list, such as \[0\]"),
         ({"weights": "sparse", "heads": ["a"]}, r"heads=\['a'\]: expected integers"),
         ({"received": "x"}, "received='x': expected True or False"),
+        ({"weights": "sparse", "threshold": None}, "threshold=None: expected a number"),
+        ({"weights": "sparse", "threshold": True}, "threshold=True: expected a number"),
     ],
 )
-def test_wrong_choices(arguments: dict[str, Any], says: str) -> None:
+def test_wrong_types(arguments: dict[str, Any], says: str) -> None:
     with (
-        pytest.raises((ValueError, TypeError), match=says),
+        pytest.raises(TypeError, match=says),
         record_attention(sharp_bert("sparsemax"), **arguments),
     ):
         pass
