@@ -25,6 +25,7 @@ AS = {
     "percent below": lambda value: -100 * value,
     "times faster": lambda value: 1 / value,
     "percent longer": lambda value: 100 * (value - 1),
+    "percent shorter": lambda value: 100 * (1 - value),
     "minutes": lambda value: value / 60,
     "exp": math.exp,
 }

@@ -19,8 +19,11 @@ template <class T> static int64_t parts_of(const KernelArgs &a, bool backward) {
 template <class T, class Body>
 static void each_part(const KernelArgs &a, bool backward, int64_t index, Body body) {
   int64_t parts = parts_of<T>(a, backward), size = a.heads / parts, tasks = a.all_heads ? 1 : parts;
-  int64_t segment = index % a.segments, part = index / a.segments % tasks;
-  int64_t b = index / a.segments / tasks;
+  // the last queries first: with a causal mask they read most keys, and a thread that takes such a
+  // task at the end keeps the others waiting
+  int64_t batches = a.all_batches ? 1 : a.batch;
+  int64_t segment = a.segments - 1 - index / (batches * tasks);
+  int64_t part = index % tasks, b = index / tasks % batches;
   for (int64_t bb = b; bb < (a.all_batches ? a.batch : b + 1); bb++)
     for (int64_t i = part; i < (a.all_heads ? parts : part + 1); i++)
       body(bb, Range{i * size, (i + 1) * size}, segment);
