@@ -164,10 +164,7 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
         name += f" with --generate {options.generate}"
     ids = encoded["input_ids"][0].tolist()
     if {tokenizer.unk_token_id, *tokenizer("")["input_ids"]}.issuperset(ids):
-        raise ValueError(
-            "TEXT has no token that the model's tokenizer knows; give another text, or a folder "
-            "that also holds the tokenizer"
-        )
+        raise ValueError("TEXT has no token that the model's tokenizer knows; give another text")
     check_vocabulary(ids, config)
     if count > options.max_tokens:
         longer = "" if options.is_long else ", or give it as --file for a page of a long text"

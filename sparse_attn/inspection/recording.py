@@ -169,8 +169,9 @@ def record_attention(
     """
     if not isinstance(received, bool):
         raise TypeError(f"received={received!r}: expected True or False")
-    if not 0 <= (threshold := as_number("threshold", threshold)) < math.inf:
-        raise ValueError(f"threshold={threshold}: expected a number of at least 0")
+    if not 0 <= as_number("threshold", threshold) < math.inf:
+        raise ValueError(f"threshold={threshold!r}: expected a number of at least 0")
+    threshold = float(threshold)
     choice = {"layers": layers, "heads": heads, "queries": queries, "threshold": threshold or None}
     sparse = _sparse(weights, choice)
     root = root_of(model)

@@ -235,6 +235,7 @@ REFUSED = {
     ),
     "package without a name": (["pkg://", TEXT], "MODEL='pkg://': names no package; expected"),
     "empty text": (["BERT", " \n"], "TEXT is empty"),
+    "unknown": (["BERT", "€ €"], "TEXT has no token that the model's tokenizer knows"),
     "empty pair": (["BERT", TEXT, "--pair", ""], "--pair is empty"),
     "bytes": (["BERT", "caf\udce9"], "TEXT contains bytes that are not UTF-8"),
     "mapping": (["BERT", TEXT, "--mapping", "sparsmax"], "'sparsmax' is unknown; did you mean"),

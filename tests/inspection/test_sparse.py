@@ -169,7 +169,7 @@ def test_training_with_checkpointing() -> None:
     [
         ({"weights": "dense"}, "weights='dense': expected True, False or 'sparse'"),
         ({"weights": 1}, "weights=1: expected True, False or 'sparse'"),
-        ({"weights": "sparse", "threshold": -1}, "threshold=-1.*: expected a number of at least 0"),
+        ({"weights": "sparse", "threshold": -1}, "threshold=-1: expected a number of at least 0"),
         ({"heads": [0]}, "heads=.*: only with weights='sparse'"),
         ({"weights": True, "threshold": 0.1}, "threshold=0.1: only with weights='sparse'"),
         ({"weights": "sparse", "layers": [3]}, "layers: there is no layer 3; give numbers below 3"),
@@ -214,7 +214,8 @@ def test_a_layer_that_was_not_kept() -> None:
     for layer in (name, 0, -3, 3):
         assert layer not in record.sparse
         assert record.sparse.get(layer) is None
-        with pytest.raises(KeyError, match=rf"no sparse rows of {layer!r}; the layers are enc.*1"):
+        says = rf"no sparse rows of {layer!r}; the layers are encoder.*1"
+        with pytest.raises(KeyError, match=says):
             record.sparse[layer]
     assert record.sparse[1] is record.sparse[-2] is record.sparse["encoder.layer.1.attention.self"]
     assert 1 in record.sparse
