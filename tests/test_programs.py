@@ -31,14 +31,6 @@ def test_a_program_is_run_as_its_module(name: str, monkeypatch: pytest.MonkeyPat
     assert (ROOT / module.replace(".", "/") / "__main__.py").exists()
 
 
-@pytest.mark.parametrize("name", programs.PROGRAMS)
-def test_next_commands_name_programs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert programs.command_of(programs.PROGRAMS[name]) == f"sparse-attn {name}"
-
-
 def test_modules_of_the_working_directory_are_not_run(tmp_path: Path) -> None:
     for name in ("glue", "yaml"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('another program')")
@@ -67,7 +59,7 @@ for name in sys.argv[1:]:
 
 
 def test_extras_that_are_missing() -> None:
-    modules = [*programs.PROGRAMS.values(), "experiments.multilabel.data.topics", "website.records"]
+    modules = [*programs.PROGRAMS.values()]
     told = run("-c", WITHOUT_EXTRAS, *modules).stderr
     line = r"error: (jsonargparse|matplotlib) is not installed; pip install -e '\.\[demo\]'\n"
     assert re.fullmatch(f"({line}){{{len(modules)}}}", told), told

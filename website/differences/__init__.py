@@ -1,1 +1,0 @@
-"""Differences from softmax of every study in results/: entries, their figure and their page."""
