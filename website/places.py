@@ -22,7 +22,7 @@ def added() -> Iterator[tuple[str, str]]:
     """Yield repository path and site path of the files that the site adds to docs/."""
     yield from list(_MOVED.items())[1:]
     for path in sorted((ROOT / "results").rglob("*")):
-        if path.suffix in (".md", ".png"):
+        if path.suffix in (".md", ".png", ".csv"):
             source = path.relative_to(ROOT).as_posix()
             yield source, source
 
