@@ -17,7 +17,6 @@ PROGRAMS = {
     "language-modeling": "experiments.language_modeling",
     "bottleneck": "experiments.bottleneck",
     "length": "experiments.length",
-    "conversion": "experiments.conversion",
     "demo": "experiments.demo",
     "benchmarks": "benchmarks",
 }

@@ -21,7 +21,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from sparse_attn.comparison.measure import SAMPLE, sample_size
 from sparse_attn.conversion.choosing import make_plan
-from sparse_attn.conversion.healing import Healer, Recipe, heal
+from sparse_attn.conversion.healing import Recipe, heal
 from sparse_attn.conversion.options import LEAST
 from sparse_attn.conversion.plan import Plan
 from sparse_attn.hf.descriptions import mappings_of
@@ -134,7 +134,7 @@ def convert(
     patch_model(model, "softmax")
     plan.apply(root)
     if steps:
-        heal(root, plan, recipe, tokens, sample, collate, folder, Healer, teacher=teacher)
+        heal(root, plan, recipe, tokens, sample, collate, folder, teacher)
     return plan
 
 

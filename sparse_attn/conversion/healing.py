@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from sparse_attn.mappings import get_spec
 EVERY = 20  # steps between corrections of the dials
 SAVE_EVERY = 100  # steps
 POOL = 20  # batches whose texts are sorted by length together
-Ramp = Callable[[float, int], list[float]]
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,6 @@ class InOrder(Dataset[dict[str, Any]]):
         return self.texts[self.order[place]]
 
 
-def together(ramp: float) -> Ramp:
-    """Return a linear ramp: all layers reach their targets after the share `ramp` of the steps."""
-    return lambda done, layers: [min(1.0, done / ramp) if ramp else 1.0] * layers
-
-
 def heal(
     model: PreTrainedModel,
     plan: Plan,
@@ -101,9 +95,7 @@ def heal(
     sample: Sequence[dict[str, Tensor]],
     collate: Any,
     folder: Path,
-    healer: type[Trainer],
-    ramp: Ramp | None = None,
-    **kwargs: Any,
+    teacher: PreTrainedModel,
 ) -> None:
     """Train a converted model in place, resuming from the folder's last checkpoint.
 
@@ -112,9 +104,7 @@ def heal(
         texts: tokenizer output of each text.
         sample: batches to count zeros on.
         collate: makes a batch of texts.
-        healer: trainer class with the loss.
-        ramp: `together` by default.
-        **kwargs: arguments of the healer.
+        teacher: the model before conversion.
     """
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -138,14 +128,14 @@ def heal(
     arguments._n_gpu = min(arguments.n_gpu, 1)
     size = recipe.batch_size * arguments.world_size
     caches = getattr(model.config, "use_cache", False)
-    zeros = KeepZeros(plan, sample, ramp or together(recipe.ramp))
-    trainer = healer(
+    zeros = KeepZeros(plan, sample, recipe.ramp)
+    trainer = Healer(
+        teacher=teacher,
         model=model,
         args=arguments,
         train_dataset=InOrder(texts, recipe.steps, size, recipe.seed),
         data_collator=collate,
         callbacks=[zeros],
-        **kwargs,
     )
     if trainer.pop_callback(ProgressCallback):
         trainer.add_callback(Bar(zeros))
@@ -212,10 +202,10 @@ class KeepZeros(TrainerCallback, ExportableState):
     Args:
         plan: targets of the layers.
         batches: texts to count zeros on.
-        ramp: maps the fraction of training done to a share of the target by layer.
+        ramp: share of the steps after which all layers reach their targets, linearly.
     """
 
-    def __init__(self, plan: Plan, batches: Sequence[dict[str, Tensor]], ramp: Ramp) -> None:
+    def __init__(self, plan: Plan, batches: Sequence[dict[str, Tensor]], ramp: float) -> None:
         self.plan, self.batches, self.ramp = plan, batches, ramp
 
     def on_train_begin(
@@ -224,15 +214,15 @@ class KeepZeros(TrainerCallback, ExportableState):
         # restore the offsets that Trainer saved
         for offset, layer in zip(_offsets(state), self.plan.layers, strict=False):
             layer.offset = offset
-        set_dials(kwargs["model"], self.plan, self._shares(state))
+        set_dials(kwargs["model"], self.plan, self._share(state))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        model, shares = kwargs["model"], self._shares(state)
-        set_dials(model, self.plan, shares)
+        model, share = kwargs["model"], self._share(state)
+        set_dials(model, self.plan, share)
         if state.global_step % EVERY == 0 and self.plan.keeps_zeros:
-            correct(model, self.plan, self.batches, shares)
+            correct(model, self.plan, self.batches, share)
 
     def state(self) -> dict[str, Any]:
         """Return the state that Trainer stores with a checkpoint."""
@@ -240,13 +230,14 @@ class KeepZeros(TrainerCallback, ExportableState):
 
     def ramps(self, state: TrainerState) -> bool:
         """Whether a dial is still on its way to its target."""
-        found = zip(self.plan.layers, self._shares(state), strict=True)
         has_dial = get_spec(self.plan.mapping).dial is not None
-        return has_dial and any(own.converted and share < 1 for own, share in found)
+        converts = any(own.converted for own in self.plan.layers)
+        return has_dial and converts and self._share(state) < 1
 
-    def _shares(self, state: TrainerState) -> list[float]:
+    def _share(self, state: TrainerState) -> float:
+        """Return the share of the way to the target."""
         done = min(1.0, state.global_step / max(1, state.max_steps))
-        return self.ramp(done, len(self.plan.layers))
+        return min(1.0, done / self.ramp) if self.ramp else 1.0
 
 
 def _offsets(state: TrainerState) -> list[float]:

@@ -123,9 +123,9 @@ def _position_of(dial: Dial, value: float) -> float:
     return high
 
 
-def set_dials(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> None:
-    """Set every dial at its layer's share of the way to the target."""
-    for layer, own, share in zip(attention_layers(model), plan.layers, shares, strict=True):
+def set_dials(model: PreTrainedModel, plan: Plan, share: float) -> None:
+    """Set every dial at a share of its layer's way to the target."""
+    for layer, own in zip(attention_layers(model), plan.layers, strict=True):
         mapping: Mapping = getattr(layer.module, NAME)
         dial = mapping.spec.dial
         if own.converted and dial is not None:
@@ -136,9 +136,9 @@ def set_dials(model: PreTrainedModel, plan: Plan, shares: Sequence[float]) -> No
 
 
 def correct(
-    model: PreTrainedModel, plan: Plan, batches: Sequence[Batch], shares: Sequence[float]
+    model: PreTrainedModel, plan: Plan, batches: Sequence[Batch], share: float
 ) -> np.ndarray:
-    """Measure the zeros, and turn the dials to make up the shortfall at these shares.
+    """Measure the zeros, and turn the dials to make up the shortfall at this share.
 
     Returns:
         The shortfall of each layer before the turn; 0 without a target.
@@ -150,7 +150,7 @@ def correct(
     if not np.isfinite(found).all():
         raise DivergedError(DIVERGED.format("attention is"))
     short = np.zeros(len(found))
-    for place, (own, zeros, share) in enumerate(zip(plan.layers, found, shares, strict=True)):
+    for place, (own, zeros) in enumerate(zip(plan.layers, found, strict=True)):
         if own.wanted is not None:
             short[place] = own.aim(share) - zeros
             # stay within the dial's range, so that it can turn back at once
@@ -158,7 +158,7 @@ def correct(
                 max(own.aim(share) + own.offset + short[place], own.zeros[0]), max(own.zeros)
             )
             own.offset = reach - own.aim(share)
-    set_dials(model, plan, shares)
+    set_dials(model, plan, share)
     return short
 
 
@@ -169,7 +169,7 @@ def reach_targets(model: PreTrainedModel, plan: Plan, batches: Sequence[Batch]) 
         UserWarning: the model stays short of the target.
     """
     for _ in range(ROUNDS):
-        short = correct(model, plan, batches, [1.0] * len(plan.layers))
+        short = correct(model, plan, batches, 1.0)
         if np.abs(short).max() < NEAR:
             return
     assert plan.target is not None

@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification as Classifier
 from sparse_attn import convert, load_pretrained, patch_model
 from sparse_attn.conversion import healing, plan
 from sparse_attn.conversion.converting import sample_of, tokenized
-from sparse_attn.conversion.healing import Bar, Healer, InOrder, KeepZeros, together
+from sparse_attn.conversion.healing import Bar, Healer, InOrder, KeepZeros
 from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.inspection.tokens import longest
@@ -52,7 +52,7 @@ def converted(folder: Path, out: Path, cls: Any = AutoModel, **given: Any) -> Pr
 )
 def test_the_bar_says_why_the_loss_rises(mapping: str, step: int, says: str) -> None:
     layers = [plan.LayerPlan("first", value=1.5), plan.LayerPlan("last", converted=False)]
-    bar = Bar(KeepZeros(plan.Plan(mapping, {}, None, layers), [], together(0.5)))
+    bar = Bar(KeepZeros(plan.Plan(mapping, {}, None, layers), [], 0.5))
     told: list[str] = []
     bar.training_bar = SimpleNamespace(set_postfix_str=told.append)
     bar.on_log(None, TrainerState(global_step=step, max_steps=10), None, {"loss": 0.25})

@@ -187,9 +187,9 @@ def test_given_parameters_are_reached_exactly(
     copy = patch_model(deepcopy(model), "softmax")
     plan.apply(copy)
     mapping = attention_layers(copy)[0].module.sparse_attn
-    set_dials(copy, plan, [0.5, 0.5])
+    set_dials(copy, plan, 0.5)
     assert mapping.r == pytest.approx(value / 2)
-    set_dials(copy, plan, [1.0, 1.0])
+    set_dials(copy, plan, 1.0)
     assert mapping.r == value
 
 
@@ -197,7 +197,7 @@ def test_a_value_beyond_the_dial_is_reached(model: PreTrainedModel, batches: lis
     plan = make_plan(model, Mapping("t-softmax", t=1000.0), batches)
     copy = patch_model(deepcopy(model), "softmax")
     plan.apply(copy)
-    set_dials(copy, plan, [1.0, 1.0])
+    set_dials(copy, plan, 1.0)
     assert attention_layers(copy)[0].module.sparse_attn.t == 1000.0
 
 

@@ -34,7 +34,6 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("experiments.language_modeling", ("train", "sweep", "report", "measure")),
         ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
         ("experiments.length", ("train", "sweep", "report", "pack")),
-        ("experiments.conversion", ("train", "sweep", "report", "pack")),
         ("benchmarks", ()),
     ],
 )

@@ -80,7 +80,6 @@ RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
         ),
         ("experiments.language_modeling", "measur", "measur: unknown; did you mean measure?"),
         ("experiments.bottleneck", "sweep --step 3", "--step: unknown; did you mean --steps?"),
-        ("experiments.conversion", "sweep --way a", "--way: unknown; did you mean --ways?"),
         ("experiments.bottleneck", "sewep", "sewep: unknown; did you mean sweep?"),
     ],
 )  # fmt: skip

@@ -16,7 +16,6 @@ from transformers import AutoModelForSequenceClassification
 
 from engine.fitting import fit
 from experiments.bottleneck import __main__ as bottleneck
-from experiments.conversion import __main__ as conversion
 from experiments.images import __main__ as images
 from experiments.language_modeling import __main__ as language_modeling
 from experiments.length import __main__ as length
@@ -61,8 +60,6 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
     "bottleneck sweep": (bottleneck.main, "sweep"),
     "length train": (length.main, "train"),
     "length sweep": (length.main, "sweep"),
-    "conversion train": (conversion.main, "train"),
-    "conversion sweep": (conversion.main, "sweep"),
 }
 
 

@@ -23,8 +23,6 @@ from engine.sweep.records import (
 )
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.config import BottleneckSweepConfig
-from experiments.conversion.__main__ import EXPERIMENT as CONVERSION
-from experiments.conversion.config import ConversionSweepConfig
 from experiments.images.__main__ import EXPERIMENT as IMAGES
 from experiments.images.config import DataConfig as ImageData
 from experiments.images.config import ImageSweepConfig, SweptLoss
@@ -159,17 +157,6 @@ def length(folder: Path, out: Path, name: str, long: str) -> None:
     reported(LENGTH, sweep, folder, out, name, results)
 
 
-def conversion(folder: Path, out: Path, name: str, long: str) -> None:
-    sweep = ConversionSweepConfig(output_dir="", model=name, texts=name, pairs=name, seeds=2)
-    results = {
-        **{"score": 86.0, "softmax": 86.5, "agreement": 0.9, "zeros": 0.9, "layers": [0.9, 0.9]},
-        "difference": {"value": -0.5, "interval": [-1.0, 0.0]},
-        **{"texts": 100, "rows": 10, "seconds": 1.0},
-        "device": long,
-    }
-    reported(CONVERSION, sweep, folder, out, name, results)
-
-
 def language(folder: Path, out: Path, name: str, long: str) -> None:
     config = LanguageRunConfig("runs/x").comparable()
     results = {
@@ -195,7 +182,6 @@ REPORTS: dict[str, Callable[[Path, Path, str, str], None]] = {
     "multilabel": multilabel,
     "bottleneck": bottleneck,
     "length": length,
-    "conversion": conversion,
     "language models": language,
 }
 

@@ -1,1 +1,0 @@
-"""Ways to convert a pretrained sentence encoder to a sparse mapping, with equal budgets."""
