@@ -34,7 +34,7 @@ MAPPINGS = parse_mappings(
     "MAPPINGS",
 )
 SPREAD = 2.0  # standard deviation of random scores
-TEXT = Path(__file__).parents[1] / "experiments" / "demo" / "data" / "pairs.tsv"
+TEXT = Path(__file__).parents[1] / "configs" / "glue" / "demo" / "questions.txt"
 POSITIONS = 512  # maximum of MiniLM
 PASSES = ("forward", "forward+backward")
 CLOCKS = {1: processor_clock, 2: wall_clock}  # by number of threads

@@ -17,7 +17,6 @@ PROGRAMS = {
     "language-modeling": "experiments.language_modeling",
     "bottleneck": "experiments.bottleneck",
     "length": "experiments.length",
-    "demo": "experiments.demo",
     "benchmarks": "benchmarks",
 }
 

@@ -122,7 +122,7 @@ def test_an_unknown_name_is_one_line_and_code_2() -> None:
     [
         (["mapings"], "mapings: unknown; did you mean mappings?"),
         (["zzz"], "zzz: unknown; expected one of mappings, inspect, compare, convert, glue, "
-         "images, multilabel, language-modeling, bottleneck, length, demo, benchmarks"),
+         "images, multilabel, language-modeling, bottleneck, length, benchmarks"),
         (["--hlep"], "--hlep: unknown; did you mean --help?"),
         (["mappings", "--hlep"], "--hlep: unknown; did you mean --help?"),
         (["inspect", "m", "--maping=softmax"], "--maping: unknown; did you mean --mapping?"),

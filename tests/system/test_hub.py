@@ -78,7 +78,7 @@ def test_which_configs_need_it(tmp_path: Path) -> None:
     assert not LOCAL.uses_hub
     assert DATA_SETS.uses_hub
     assert RunConfig(task="RTE", model="bert-base-uncased", output_dir="o", data_dir="d").uses_hub
-    assert not RunConfig(task="experiments/demo/order.yaml", model=MINILM, output_dir="o").uses_hub
+    assert not RunConfig(task="configs/glue/demo/order.yaml", model=MINILM, output_dir="o").uses_hub
     assert not RunConfig(task="RTE", model=str(tmp_path), output_dir="o", data_dir="d").uses_hub
     assert ImageRunConfig("o").uses_hub
     assert not ImageRunConfig("o", data=DataConfig(data_dir="d")).uses_hub

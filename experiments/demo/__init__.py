@@ -1,1 +1,0 @@
-"""The demo: retrieval with sparse attention, then fine-tuning."""
