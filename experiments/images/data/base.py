@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments.images.config import CLASSES, DataConfig
-from experiments.images.data.cifar import read_cifar
+from experiments.images.data import Arrays
 from experiments.images.data.idx import read_mnist
 
 # channels, height and width
@@ -98,6 +98,31 @@ def load_images(config: DataConfig) -> dict[str, Images]:
         part: Images(torch.from_numpy(pixels), torch.from_numpy(labels).long())
         for part, (pixels, labels) in arrays.items()
     }
+
+
+def read_cifar(folder: Path, name: str) -> dict[str, Arrays]:
+    """Read both parts by torchvision, which compares every file with its MD5 sum.
+
+    Raises:
+        ModuleNotFoundError: torchvision is not installed.
+        FileNotFoundError: a file is missing or broken.
+    """
+    # an extra of this project
+    from torchvision import datasets  # type: ignore[import-not-found]
+
+    reader = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
+    parts = {}
+    for part in ("train", "test"):
+        try:
+            rows = reader(folder, train=part == "train")
+        except RuntimeError as error:
+            raise FileNotFoundError(
+                f"data.data_dir={folder}: expected the folder {reader.base_folder} with the files "
+                f"as distributed ({error}); unpack the archive again"
+            ) from None
+        pixels = np.ascontiguousarray(rows.data.transpose(0, 3, 1, 2))
+        parts[part] = (pixels, np.asarray(rows.targets, np.uint8))
+    return parts
 
 
 def _check(name: str, part: str, pixels: np.ndarray, labels: np.ndarray) -> None:

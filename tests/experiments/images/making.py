@@ -1,7 +1,6 @@
 """Small data sets in the layouts in which the real ones are distributed."""
 
 import gzip
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -45,25 +44,3 @@ def write_mnist(folder: Path, part: str, arrays: Arrays, zipped: bool = False) -
             (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
         else:
             (folder / name).write_bytes(idx(array))
-
-
-def write_cifar10(folder: Path, train: list[Arrays], test: Arrays) -> None:
-    """Python batches, as cifar-10-python.tar.gz has them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [f"data_batch_{number}" for number in range(1, 6)]
-    for name, (pixels, labels) in zip([*names, "test_batch"], [*train, test], strict=True):
-        content = {b"batch_label": b"some", b"labels": labels.tolist(), b"data": pixels}
-        # protocol 2, as Python 2 wrote it
-        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
-
-
-def write_cifar100(folder: Path, train: Arrays, test: Arrays) -> None:
-    """Python batches, as cifar-100-python.tar.gz has them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, (pixels, labels) in (("train", train), ("test", test)):
-        content = {
-            b"coarse_labels": (labels // 5).tolist(),
-            b"fine_labels": labels.tolist(),
-            b"data": pixels,
-        }
-        (folder / name).write_bytes(pickle.dumps(content, protocol=2))

@@ -1,8 +1,9 @@
 """Files as they are distributed, the hub, the cut into parts, and what is wrong with them."""
 
 import gzip
-import pickle
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -10,15 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.images.__main__ import main
 from experiments.images.config import DataConfig
 from experiments.images.data.base import Images, cut, load_images, load_splits
-from tests.experiments.images.making import (
-    colours,
-    digits,
-    write_cifar10,
-    write_cifar100,
-    write_mnist,
-)
+from tests.commands import refusal
+from tests.experiments.images.making import colours, digits, write_mnist
 
 T10K = Path(__file__).parents[3] / "../shared/data/mnist"
 
@@ -46,28 +43,40 @@ def test_the_files_of_mnist_themselves() -> None:
     assert not images.pixels[0, 0, 20, :8].any()
 
 
-def test_cifar10_batches_give_the_images_that_were_written(tmp_path: Path) -> None:
-    batches = [colours(3, 10, seed) for seed in range(5)]
-    write_cifar10(tmp_path / "cifar-10-batches-py", batches, colours(4, 10, 5))
-    parts = load_images(DataConfig("cifar10", str(tmp_path)))
-    assert {part: len(images) for part, images in parts.items()} == {"train": 15, "test": 4}
-    pixels = np.concatenate([pixels for pixels, _ in batches])
-    # the first 1024 bytes are the red channel, row by row
-    assert np.array_equal(parts["train"].pixels[:, 0, 2, :].numpy(), pixels[:, 64:96])
-    assert parts["train"].labels.tolist() == [c for _, labels in batches for c in labels]
+class Stored:
+    """What torchvision's readers of CIFAR give: images as height x width x channel, and classes."""
+
+    base_folder = "cifar-python"
+
+    def __init__(self, root: Path, train: bool) -> None:
+        if not (root / self.base_folder).is_dir():
+            raise RuntimeError("Dataset not found or corrupted")
+        self.pixels, labels = colours(6 if train else 3, 100, seed=train)
+        self.data = self.pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        self.targets = labels.tolist()
 
 
-def test_cifar100_has_fine_labels_in_both_forms(tmp_path: Path) -> None:
-    train, test = colours(6, 100), colours(3, 100, 1)
-    write_cifar100(tmp_path / "python", train, test)
-    (tmp_path / "binary").mkdir()
-    for name, (pixels, labels) in (("train", train), ("test", test)):
-        rows = np.concatenate([(labels // 5)[:, None], labels[:, None], pixels], axis=1)
-        rows.tofile(tmp_path / "binary" / f"{name}.bin")
-    for form in ("python", "binary"):
-        parts = load_images(DataConfig("cifar100", str(tmp_path / form)))
-        assert parts["train"].labels.tolist() == train[1].tolist()
-        assert np.array_equal(parts["test"].pixels.flatten(1).numpy(), test[0])
+def test_cifar_by_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = SimpleNamespace(CIFAR10=None, CIFAR100=Stored)
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(datasets=readers))
+    config = DataConfig("cifar100", str(tmp_path))
+    with pytest.raises(OSError, match=r"data_dir=.*expected the folder cifar-python .* unpack"):
+        load_images(config)
+    (tmp_path / Stored.base_folder).mkdir()
+    for part, images in load_images(config).items():
+        written = Stored(tmp_path, part == "train")
+        assert images.labels.tolist() == written.targets
+        # the first 1024 bytes are the red channel, row by row
+        assert np.array_equal(images.pixels[:, 0, 2, :].numpy(), written.pixels[:, 64:96])
+
+
+def test_cifar_without_torchvision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    command = ["train", "--data.name", "cifar10", "--data.data_dir", str(tmp_path)]
+    said = refusal(main, capsys, *command, "--output_dir", str(tmp_path / "run"))
+    assert said == "error: torchvision is not installed; pip install -e '.[images]'"
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -232,43 +241,6 @@ def test_broken_mnist_files(tmp_path: Path, spoil: Any, message: str) -> None:
 def test_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"data\.data_dir=.*nowhere: no such folder; .* from the hub"):
         load_images(DataConfig(data_dir=str(tmp_path / "nowhere")))
-
-
-def test_broken_cifar_files(tmp_path: Path) -> None:
-    config = DataConfig("cifar10", str(tmp_path))
-    with pytest.raises(OSError, match=r"no cifar10 files there; expected cifar-10-batches-py or"):
-        load_images(config)
-    write_cifar10(tmp_path, [colours(3, 10)] * 5, colours(3, 10))
-    batch = tmp_path / "data_batch_2"
-    whole = batch.read_bytes()
-    for content, message in (
-        (whole[:-100], r"data_batch_2: no batch of cifar-10-batches-py \(\w+: .*unpack"),
-        (pickle.dumps({b"data": []}), r"KeyError: b'labels'"),
-        (b"(lp0\n0g9\n.", r"no batch of cifar-10-batches-py"),
-        (pickle.dumps({b"data": np.zeros((2, 5)), b"labels": [0, 1]}), r"\(2, 5\), expected uint8"),
-        (pickle.dumps({b"data": Path("/")}), r"which no batch needs"),
-    ):
-        batch.write_bytes(content)
-        with pytest.raises(ValueError, match=message):
-            load_images(config)
-    batch.unlink()
-    with pytest.raises(OSError, match=r"of data_batch_1, .* only data_batch_1, data_batch_3.*all"):
-        load_images(config)
-    (tmp_path / "data_batch_2.bin").write_bytes(b"\0" * 3072)
-    with pytest.raises(ValueError, match=r"3,072 bytes, expected a multiple of 3,073"):
-        load_images(config)
-
-
-def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
-    class Attack:
-        def __reduce__(self) -> Any:
-            return (Path.touch, (tmp_path / "ran",))
-
-    write_cifar10(tmp_path, [colours(3, 10)] * 5, colours(3, 10))
-    (tmp_path / "test_batch").write_bytes(pickle.dumps(Attack()))
-    with pytest.raises(ValueError, match="which no batch needs"):
-        load_images(DataConfig("cifar10", str(tmp_path)))
-    assert not (tmp_path / "ran").exists()
 
 
 def test_too_few_images_and_no_official_test_set(tmp_path: Path) -> None:

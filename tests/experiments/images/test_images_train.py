@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,7 +23,7 @@ from experiments.images.networks import make_network
 from experiments.images.run import Classifier, assemble, measure
 from sparse_attn.system.run_folders import RESULTS_FILE
 from tests.commands import refusal
-from tests.experiments.images.making import colours, write_cifar10
+from tests.experiments.images.making import colours
 
 LOSSES = {
     "mse": 0.02,
@@ -108,16 +109,16 @@ def test_first_weights_and_order_are_the_same_for_every_loss(config: ImageRunCon
 
 
 @pytest.mark.slow
-def test_cifar_learns_with_flips_and_decay(tmp_path: Path) -> None:
-    batches = []
-    for seed in range(5):
-        pixels, labels = colours(24, 10, seed)
-        # the class is the brightness
-        batches.append(((pixels // 10 + 23 * labels[:, None]).astype("uint8"), labels))
-    write_cifar10(tmp_path / "cifar", batches, batches[0])
+def test_cifar_learns_with_flips_and_decay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [colours(24, 10, seed) for seed in range(5)]
+    pixels, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    # the class is the brightness
+    pixels = (pixels // 10 + 23 * labels[:, None]).astype("uint8").reshape(-1, 3, 32, 32)
+    parts = {"train": (pixels, labels), "test": (pixels[:24], labels[:24])}
+    monkeypatch.setattr("experiments.images.data.base.read_cifar", lambda *_: parts)
     config = ImageRunConfig(
         output_dir=str(tmp_path / "run"),
-        data=DataConfig("cifar10", str(tmp_path / "cifar"), split="official", validation=20),
+        data=DataConfig("cifar10", str(tmp_path), split="official", validation=20),
         loss=LossConfig("taylor-softmax"),
         network=NetworkConfig(widths=[4, 4, 8, 8]),
         train=TrainConfig(epochs=12, batch_size=10, weight_decay=1e-4, flip=True),
