@@ -20,16 +20,13 @@ def swept(**attentions: AttentionConfig) -> Callable[[Path], object]:
 ROWS = [
     Wrong(f"length: {name}", call, ValueError, says)
     for name, call, says in (
-        ("length", one(lengths=[64, 66]), r"lengths=\[64, 66\]: expected different multiples of 4"),
-        ("twice", one(lengths=[64, 64]), r"lengths=\[64, 64\]: expected different multiples"),
-        ("none", one(lengths=[]), r"lengths=\[\]: expected different multiples of 4 from 32"),
-        ("short", one(train_length=16), "train_length=16: expected one of the .* from 32 on"),
-        ("symbols", one(symbols=4), "symbols=4: expected at least 17, for the keys of 1024 tok"),
-        ("layers", one(layers=3), "layers=3: expected an even number"),
-        ("size", one(hidden_size=20), "hidden_size=20: expected a multiple of 8, as there are 4"),
-        ("steps", one(steps=0), "steps=0: expected at least 1"),
-        ("name", one(attention=AttentionConfig("sparsmax")), "did you mean sparsemax"),
-        ("per", one(attention=AttentionConfig(per="query")), "use scaled-softmax"),
-        ("baseline", swept(mine=AttentionConfig()), "expected the baseline 'softmax'"),
+        ("lengths", one(lengths=[64, 66]), "lengths=.* multiples of 4"),
+        ("train_length", one(train_length=16), "train_length=16"),
+        ("symbols", one(symbols=4), "symbols=4"),
+        ("layers", one(layers=3), "layers=3"),
+        ("hidden_size", one(hidden_size=20), "hidden_size=20"),
+        ("steps", one(steps=0), "steps=0"),
+        ("attention", one(attention=AttentionConfig("sparsmax")), "did you mean sparsemax"),
+        ("attentions", swept(mine=AttentionConfig()), "baseline 'softmax'"),
     )
 ]
