@@ -4,7 +4,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from sparse_attn import moved as moved
 from sparse_attn.registering import add_checks
 from sparse_attn.system.paths import own_version
 

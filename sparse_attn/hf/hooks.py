@@ -96,13 +96,10 @@ def asks_for_weights(root: PreTrainedModel) -> bool:
     return _ask_for_weights in root._forward_pre_hooks.values()
 
 
-def _check_dispatch(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-) -> None:
+def _check_dispatch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise if the attention implementation has been switched; keep the input if it is needed."""
     if getattr(getattr(module, NAME), "by_query", None) is not None:
-        # models pickled by earlier versions give no keywords
-        given = args[0] if args else (kwargs or {}).get("hidden_states")
+        given = args[0] if args else kwargs.get("hidden_states")
         module.__dict__[REACHED].keep_input(given)
     config = config_of(module)
     # private: configs have no public name for their attention implementation

@@ -93,11 +93,6 @@ class Mapping(nn.Module):
             self.by_query = QueryScale(cast(int, self.num_heads), query_size)
             self._check_offset(BETA.name, parameters[BETA.name])
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if not hasattr(self, "by_query"):  # pickled before there was one
-            self.by_query = None
-
     def _check_query_size(self, size: int) -> None:
         check_by_query(self.spec, f"query_size={size!r}")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
