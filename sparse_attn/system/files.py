@@ -54,12 +54,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise MissingFolderError(f"{path}: there is no folder {path.parent}; create it first")
-    draft = sibling_path(path, DRAFT)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}{DRAFT}")
     try:
-        remove_siblings(path, DRAFT)
+        _remove_drafts(path)
         yield draft
-        # otherwise some file systems rename before the bytes are on the disk
-        sync(draft)
+        with draft.open("rb+") as file:  # some file systems rename before the bytes are on the disk
+            os.fsync(file.fileno())
         if path.is_file() and not path.is_symlink():
             shutil.copymode(path, draft)
         draft.replace(path)
@@ -73,23 +73,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-def sibling_path(path: Path, suffix: str) -> Path:
-    """Return a new path beside `path`, made of its name, a random token and the suffix."""
-    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{suffix}")
-
-
-def remove_siblings(path: Path, suffix: str, keep: Path | None = None) -> None:
-    """Remove the files named by `sibling_path`, except one."""
-    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}" + re.escape(suffix))
+def _remove_drafts(path: Path) -> None:
+    """Remove the drafts of `path` that killed processes left."""
+    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}" + re.escape(DRAFT))
     for left in path.parent.iterdir():
-        if left != keep and name.fullmatch(left.name):
+        if name.fullmatch(left.name):
             left.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Wait until the bytes of a file are on the disk."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 @contextmanager
