@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 import zlib
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from sparse_attn.hf.attention import NAME, REACHED, Unsaved
+from sparse_attn.hf.attention import NAME, REACHED
 from sparse_attn.hf.layers import AttentionLayer, config_of
 
 
@@ -106,30 +105,12 @@ def _check_dispatch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     implementation = config._attn_implementation
     if implementation == NAME:
         return
-    if not torch.compiler.is_compiling() and _finds_word_timestamps():
-        recorded = getattr(config, NAME, None) is None
-        config._attn_implementation = Unsaved(NAME) if recorded else NAME
-        return
     raise RuntimeError(
         f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the "
-        f"model's attention implementation was changed to {implementation!r}; call "
-        f"unpatch_model first, or model.set_attn_implementation({NAME!r}) to go back"
+        f"model's attention implementation was changed to {implementation!r}, as Whisper's "
+        "return_token_timestamps does; call unpatch_model first, or "
+        f"model.set_attn_implementation({NAME!r}) to go back"
     )
-
-
-def _finds_word_timestamps() -> bool:
-    """Whether Whisper's `generate` is running with `return_token_timestamps`.
-
-    It switches its config to eager attention permanently for the attention weights, which we also
-    return.
-    """
-    # private: no argument tells that Whisper looks for word timestamps
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_name == "generate" and frame.f_locals.get("return_token_timestamps"):
-            return True
-    return False
 
 
 def _check_reached(module: nn.Module, args: Any, output: Any) -> None:

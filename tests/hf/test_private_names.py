@@ -42,7 +42,6 @@ TESTED = {
     "hf/test_saving.py": "_weight_conversions _raise_exceptions_for_missing_entries "
     "_keys_to_ignore_on_load_unexpected",
     "hf/test_refusals.py": "getsource",
-    "hf/test_word_timestamps.py": "_getframe",
     "integrations/test_lm_eval.py": "_create_model",
     "integrations/test_servers.py": "co_names",
 }
