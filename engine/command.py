@@ -11,7 +11,7 @@ from argparse import ArgumentError
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +21,6 @@ from engine.usage import config_files, explain, own_error, spell_out
 from sparse_attn.cli.parser import IMPORT_HELP, take_imports
 from sparse_attn.cli.programs import command_of
 from sparse_attn.evaluation.rows import read_text
-from sparse_attn.system import yaml_text
 from sparse_attn.system.imports import OPTION
 
 if TYPE_CHECKING:
@@ -40,10 +39,9 @@ SWITCHES = {
 
 @cache
 def _parser_class() -> type[ArgumentParser]:
-    from jsonargparse import ArgumentParser, get_loader, set_loader, set_parsing_settings
+    from jsonargparse import ArgumentParser, set_parsing_settings
 
     set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=OURS)
-    set_loader("yaml", partial(yaml_text.load, load=get_loader("yaml")), (yaml.YAMLError,))
     return ArgumentParser
 
 

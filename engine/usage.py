@@ -14,7 +14,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from sparse_attn.evaluation.rows import read_text
-from sparse_attn.system import yaml_text
 
 # options without a config field
 BESIDE = ("config", "print_config", "help", "no_resume", "no_dry_run")
@@ -148,7 +147,7 @@ def config_files(options: Sequence[str]) -> Iterator[str]:
 
 def _fault_of_file(file: str, configs: tuple[type, ...]) -> str | None:
     try:
-        content = yaml_text.load(read_text(Path(file)))
+        content = yaml.safe_load(read_text(Path(file)))
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         return f"not YAML ({line}{error.problem})"

@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from sparse_attn.evaluation.rows import SUFFIXES, read_text
-from sparse_attn.system import yaml_text
 
 HELD_OUT = "held_out"  # the dev set of a task without files for one
 CLASSIFICATION_METRICS = ("accuracy", "f1", "matthews_correlation")
@@ -225,7 +224,7 @@ def _read_task(path: Path) -> Task:
         raise FileNotFoundError(f"task: there is no file {path}")
     text = read_text(path)
     try:
-        return _parse_task(yaml_text.load(text), path)
+        return _parse_task(yaml.safe_load(text), path)
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
 

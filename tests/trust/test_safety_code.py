@@ -30,10 +30,8 @@ from glue import __main__ as glue
 from glue.model import load_model
 from sparse_attn import __main__ as sparse_attn
 from sparse_attn import load_pretrained, patch_model
-from sparse_attn.comparison.data import read_data
 from sparse_attn.evaluation.tasks import TASKS, get_task
-from sparse_attn.system import yaml_text
-from tests.comparison.running import parse, text_file
+from tests.comparison.running import text_file
 from tests.conversion.command.running import converted
 from tests.experiments.multilabel.tiny import tiny_bert
 from tests.glue.make_glue import write_task
@@ -73,66 +71,6 @@ def test_yaml_of_a_config(
     with pytest.raises(SystemExit):
         main([stage, "--config", str(config)])
     assert "could not determine a constructor for the tag" in capsys.readouterr().err
-
-
-def bomb(levels: int, width: int = 9) -> str:
-    """YAML of a few lines that stands for width ** levels values."""
-    lines = ["a0: &a0 [x]"]
-    for i in range(1, levels + 1):
-        lines.append(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * width)}]")
-    return "\n".join(lines) + "\n"
-
-
-BOMBS = {
-    "lists": (bomb(9), "it stands for more than 100,000 values; write its aliases out"),
-    "merged tables": (
-        bomb(9).replace("[x]", "{x: 1}").replace("[*", "{<<: [*").replace("]", "]}"),
-        "it stands for more than 100,000 values; write its aliases out",
-    ),
-    "itself": ("a: &a [*a]\n", "it stands for more than 100,000 values"),
-    "a chain": (bomb(300, width=1), "it has more than 50 levels"),
-    "nested": ("a: " + "[" * 100 + "]" * 100 + "\n", "it has more than 50 levels"),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_yaml_bomb_is_refused(
-    command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main, stage = COMMANDS[command]
-    config, (content, message) = tmp_path / "config.yaml", BOMBS[name]
-    config.write_text(content)
-    with pytest.raises(SystemExit):
-        main([stage, "--config", str(config)])
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told) < 500
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_yaml_bomb_in_a_task_or_an_option_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content, message = BOMBS[name]
-    (tmp_path / "task.yaml").write_text(content)
-    with pytest.raises(ValueError, match=message):
-        get_task(tmp_path / "task.yaml")
-    with pytest.raises(ValueError, match=message):
-        read_data(parse(["m", "--task", str(tmp_path / "task.yaml")]))
-    for option, value in (("--mapping", tmp_path / "task.yaml"), ("--mapping.params", content)):
-        with pytest.raises(SystemExit):
-            glue.main(["train", "--task", "RTE", "--model", "m", "--output_dir", "o",
-                       option, str(value)])  # fmt: skip
-        assert "error: " in capsys.readouterr().err
-
-
-def test_yaml_of_few_aliases_is_read() -> None:
-    assert yaml_text.load(bomb(3))["a3"][8][8][8] == ["x"]
-    assert yaml_text.load("a: &a {x: 1}\nb: {<<: *a, y: '*'}") == {
-        "a": {"x": 1},
-        "b": {"x": 1, "y": "*"},
-    }
 
 
 def test_yaml_of_an_option_and_classes_by_path(
