@@ -91,7 +91,6 @@ def in_full(mapping: Mapping) -> str:
         "patch": _patch(mapping),
         "losses": ", ".join(spec.losses),
         "function": _import_path(spec),
-        "log form": _import_path(spec, "log_"),
         "source": spec.source,
     }
     width = max(map(len, facts)) + 2
@@ -154,16 +153,14 @@ def _fused(mapping: Mapping) -> list[str]:
         return names + (["flex"] if flex.unsupported_reason(inputs) is None else [])
 
 
-def _import_path(spec: MappingSpec, prefix: str = "") -> str:
-    """Return the import path of its function, or of its log form with "log_"; empty if unnamed."""
+def _import_path(spec: MappingSpec) -> str:
+    """Return the import path of its function; empty if unnamed."""
     from sparse_attn import functional
 
     name = getattr(spec.function, "__name__", "")
     if name in functional.__all__:
-        return f"{functional.__name__}.{prefix}{name}"
-    function = spec.log_function if prefix else spec.function
-    name = getattr(function, "__name__", "")
-    return f"{function.__module__}.{name}" if name else ""
+        return f"{functional.__name__}.{name}"
+    return f"{spec.function.__module__}.{name}" if name else ""
 
 
 def _patch(mapping: Mapping) -> str:

@@ -30,8 +30,8 @@ def bouchard_loss(scores, targets):
 
 
 DENSE_LOSS = {
-    "spherical": lambda z, c: F.nll_loss(functional.log_spherical_softmax(z, EPS), c),
-    "taylor": lambda z, c: F.nll_loss(functional.log_taylor_softmax(z), c),
+    "spherical": lambda z, c: F.nll_loss(functional.spherical_softmax(z, EPS, log=True), c),
+    "taylor": lambda z, c: F.nll_loss(functional.taylor_softmax(z, log=True), c),
     "mse": lambda z, c: (z - F.one_hot(c, z.shape[-1])).square().sum(-1).mean() / 2,
     "bouchard": bouchard_loss,
 }

@@ -227,7 +227,7 @@ def test_training_mode_follows_the_model():
 
 def test_registered_mapping_works_in_attention(monkeypatch):
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
-    spec = MappingSpec("my-map", functional.sparsemax, functional.log_sparsemax, zeros=True)
+    spec = MappingSpec("my-map", functional.sparsemax, zeros=True)
     registry.register_mapping(spec)
     expected = BERT.hidden(patch_model(BERT.build(), "sparsemax"))
     actual = BERT.hidden(patch_model(BERT.build(), "my-map"))

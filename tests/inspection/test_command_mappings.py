@@ -65,7 +65,6 @@ def test_one_in_full(name: str, fused: str, capsys: pytest.CaptureFixture[str]) 
         public = name.replace("-", "_")
         assert public in functional.__all__
         assert facts["function"] == f"sparse_attn.functional.{public}"
-        assert facts["log form"] == f"sparse_attn.functional.log_{public}"
         assert facts.get("losses", "") == ", ".join(spec.losses)
 
 

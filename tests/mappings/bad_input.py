@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import torch
 
@@ -72,10 +73,11 @@ def of_weights(shape):
     return Wrong(f"weights {shape}", lambda _: call(SCORES, weights), ValueError, "weights: shape")
 
 
-def of_gradient(call):
+def of_gradient(log):
     says = r"gradient.*'exakt'.*exact.*detached"
-    name = f"an unknown gradient of {call.__name__}"
-    return Wrong(name, lambda _: call(SCORES, 0.3, gradient="exakt"), ValueError, says)
+    name = f"an unknown gradient of {'log ' * log}r_softmax"
+    call = partial(functional.r_softmax, SCORES, 0.3, gradient="exakt", log=log)
+    return Wrong(name, lambda _: call(), ValueError, says)
 
 
 def module(name, error, says, **arguments):
@@ -176,7 +178,7 @@ ROWS = [
     *(of_another_shape(p, shape) for p in PARAMETERS for shape in [(9,), (3, 1, 1), (2, 3, 1)]),
     *(row for case in ONE_EACH for log in (False, True) for row in of_a_mapping(case, log)),
     *(of_weights(shape) for shape in [(4,), (3, 5), (2, 2, 5)]),
-    *(of_gradient(call) for call in (functional.r_softmax, functional.log_r_softmax)),
+    *(of_gradient(log) for log in (False, True)),
     Wrong("r of rows without positions", lambda _: functional.r_softmax(torch.zeros(2, 0), 2.0),
           ValueError, r"r=2\.0"),
     Wrong("mask of rows without positions",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,11 +87,12 @@ class Case:
 
 
 def function_of(name: str, log: bool = False, sink: bool = False) -> Callable[..., torch.Tensor]:
-    """The public function of a mapping, or that of its log form."""
+    """The public function of a mapping, or with log=True."""
     if sink or name.startswith(PREFIXES):
         spec = get_spec(name, sink=sink)
         return spec.log_function if log else spec.function
-    return getattr(functional, ("log_" if log else "") + name.replace("-", "_"))
+    function = getattr(functional, name.replace("-", "_"))
+    return partial(function, log=True) if log else function
 
 
 def defaults(spec: MappingSpec) -> dict[str, Any]:

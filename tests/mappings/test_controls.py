@@ -188,9 +188,8 @@ def test_random_drop_has_the_gradient_of_softmax_over_what_is_kept(log):
     scores, cotangent = distinct_scores(5, 12).requires_grad_(), random_scores(5, 12)
     kept = maps.random_drop_softmax(scores, 0.4) > 0
     cotangent = cotangent.masked_fill(~kept, 0.0)
-    ours, theirs = (maps.log_random_drop_softmax, maps.log_softmax) if log else (
-        maps.random_drop_softmax, maps.softmax)  # fmt: skip
-    result, expected = ours(scores, 0.4), theirs(scores, mask=kept)
+    result = maps.random_drop_softmax(scores, 0.4, log=log)
+    expected = maps.softmax(scores, mask=kept, log=log)
     assert_close(result, expected)
     finite = [torch.where(kept, p, 0) for p in (result, expected)]
     (gradient,) = torch.autograd.grad(finite[0], scores, cotangent)

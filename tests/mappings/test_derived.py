@@ -246,7 +246,7 @@ def test_names_of_the_literature_lead_to_mappings(here):
 
 def test_top_p_of_one_is_softmax():
     row = torch.tensor([0.0, -200.0])
-    assert_close(maps.log_top_p_softmax(row, 1.0), row, rtol=0, atol=0)
+    assert_close(maps.top_p_softmax(row, 1.0, log=True), row, rtol=0, atol=0)
 
 
 def test_a_suggestion_does_not_combine_prefixes():

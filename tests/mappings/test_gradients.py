@@ -119,7 +119,7 @@ def test_weights():
     keep = weights.detach() > 0
 
     def log_form(scores, weights):
-        return torch.where(keep, maps.log_weighted_softmax(scores, weights), 0)
+        return torch.where(keep, maps.weighted_softmax(scores, weights, log=True), 0)
 
     assert gradcheck(log_form, (scores, weights.detach().clamp(min=0.1).requires_grad_()), **CHECK)
 

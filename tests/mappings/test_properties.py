@@ -235,7 +235,7 @@ def test_weighted_softmax_is_its_formula(row, weights):
     p = maps.weighted_softmax(row, weights)
     assert_close(p, expected)
     assert torch.equal(p == 0, weights == 0)
-    assert_close(maps.log_weighted_softmax(row, weights).exp(), expected)
+    assert_close(maps.weighted_softmax(row, weights, log=True).exp(), expected)
 
 
 @given(row=ROW, constant=st.floats(1e-300, 1e300))

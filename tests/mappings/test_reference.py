@@ -127,7 +127,7 @@ def test_no_other_point_of_the_simplex_is_better(mapping, parameter, term):
 
 def plif_difference(x, raw, bound):
     pairs = torch.stack([x, torch.zeros_like(x)], -1)
-    log_p = maps.log_plif(pairs, raw, bound)
+    log_p = maps.plif(pairs, raw, bound, log=True)
     return log_p[..., 0] - log_p[..., 1]
 
 

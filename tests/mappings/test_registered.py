@@ -73,7 +73,7 @@ def test_it_is_in_the_registry_once():
 def test_a_module_holds_it():
     scores, module = random_scores(4, 9), Mapping("scaled", scale=3.0)
     assert_close(module(scores), maps.sparsemax(3 * scores))
-    assert_close(module.log(scores), maps.log_sparsemax(3 * scores))
+    assert_close(module.log(scores), maps.sparsemax(3 * scores, log=True))
     module.set_value("scale", 4.0)
     assert_close(pickle.loads(pickle.dumps(module))(scores), maps.sparsemax(4 * scores))
     mixed = Mapping("mixed-scaled", mix=0.5)
@@ -92,12 +92,12 @@ def test_a_function_and_a_log_function_apart():
     apart = MappingSpec(
         "apart",
         lambda z, *, mask=None, dim=-1: maps.softmax(-z, mask=mask, dim=dim),
-        lambda z, *, mask=None, dim=-1: maps.log_softmax(-z, mask=mask, dim=dim),
+        lambda z, *, mask=None, dim=-1: maps.softmax(-z, mask=mask, dim=dim, log=True),
     )
     register_mapping(apart)
     scores = random_scores(4, 9)
     assert_close(Mapping("apart")(scores), maps.softmax(-scores))
-    assert_close(Mapping("apart").log(scores), maps.log_softmax(-scores))
+    assert_close(Mapping("apart").log(scores), maps.softmax(-scores, log=True))
 
 
 def test_one_line_of_log_g(capsys):
@@ -194,8 +194,3 @@ def test_a_changed_record_keeps_no_kernel():
         register_mapping(own)
     register_mapping(dataclasses.replace(own, kernel=None))
     assert get_spec("own").own_loss is losses.entmax_loss
-
-
-def test_a_log_form_takes_no_log() -> None:
-    with pytest.raises(TypeError, match=r"log_entmax\(\) takes no log: it is entmax"):
-        maps.log_entmax(torch.randn(5), log=True)
