@@ -69,9 +69,16 @@ sanitize: $(INSTALLED)
 	$(BIN)/pytest -m soak -s tests/trust/test_sanitize.py
 
 # All tests on the oldest supported versions, the pinned and the newest ones, each in an environment of
-# its own; ARGS names some of these pairs, --again PAIR for what failed, --publish for results/compat.json.
+# its own, of 6 GB, which is removed afterwards. VERSIONS names some of these: files of constraints.
+VERSIONS ?= constraints-oldest.txt constraints.txt /dev/null
 compat:
-	PYTHON=$(PYTHON) .ci/compat $(ARGS)
+	@failed=0; for constraints in $(VERSIONS); do \
+		rm -rf build/compat; \
+		$(PYTHON) -m venv build/compat && \
+		build/compat/bin/pip install --quiet --constraint $$constraints --editable ".[test]" && \
+		build/compat/bin/pip freeze | grep -E "^(torch|transformers|triton)==" && \
+		OMP_NUM_THREADS=1 build/compat/bin/python -m pytest --numprocesses auto || failed=1; \
+	done; rm -rf build/compat; exit $$failed
 
 # What differs most between versions on the oldest supported ones: compilation and the plug-in in full,
 # and one in five of the kernels' cases; `make compat` runs all.
