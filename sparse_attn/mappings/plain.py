@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -45,8 +45,6 @@ def plain_spec(name: str, function: RowFunction, **facts: Any) -> MappingSpec:
     made = partial(on_named_rows, row_map=row_map, parameters=parameters)
     for attribute in ("__module__", "__name__", "__doc__"):  # which commands and models show
         setattr(made, attribute, getattr(function, attribute))
-    if unknown := facts.keys() - {field.name for field in fields(MappingSpec)}:
-        raise TypeError(f"{', '.join(sorted(unknown))}: no field of MappingSpec; see its fields")
     spec = MappingSpec(name, made, parameters=parameters, **facts)
     found = _checked(spec)
     if found["zeros"] and facts.get("zeros") is False:
@@ -63,11 +61,6 @@ def _parameter(argument: inspect.Parameter, given: ParameterSpec | None) -> Para
     if not by_name or isinstance(default, bool) or not isinstance(default, (int, float)):
         raise TypeError(
             f"{argument}: expected a parameter with a number as its default, or `{VALID}`"
-        )
-    if given is not None and given.default != default:
-        raise ValueError(
-            f"{name}: default {default} in the function and {given.shown_default} in parameters; "
-            "make them equal"
         )
     return given or ParameterSpec(name, float(default), low_open=True, high_open=True)
 
@@ -87,8 +80,6 @@ def _rows(
         p = function(rows, **parameters, valid=valid)
     else:
         p = function(rows.masked_fill(~valid, -INF), **parameters)
-    if not isinstance(p, Tensor):
-        raise TypeError(f"returned {type(p).__name__}; return a tensor, by PyTorch operations")
     if p.shape != rows.shape:
         raise ValueError(f"expected the shape of the scores, got {tuple(p.shape)}")
     p = p.masked_fill(~valid, 0.0)  # a NaN there would reach the gradient of the logarithm
@@ -103,6 +94,7 @@ def _checked(spec: MappingSpec) -> dict[str, bool]:
         for p in spec.parameters
         if p.default is not None
     }
+    rows = zip(scores.detach().flatten(0, -2), mask.flatten(0, -2), strict=True)
     try:
         with torch.enable_grad():
             p = spec.function(scores, **values)
@@ -110,10 +102,7 @@ def _checked(spec: MappingSpec) -> dict[str, bool]:
         with torch.no_grad():
             shifted = spec.function(scores + 3, **values)
             many = spec.function(_random(1, 4096) * 3)
-            rows = list(zip(scores.flatten(0, -2), mask.flatten(0, -2), strict=True))
-            alone = torch.stack([spec.function(row) for row, _ in rows]).view_as(p)
-            compact = torch.zeros_like(p)
-            compact[mask] = torch.cat([spec.function(row[few]) for row, few in rows])
+            alone = torch.cat([spec.function(row[few]) for row, few in rows])
     except Exception as error:
         raise ValueError(
             f"mapping={spec.name!r}: {type(error).__name__}: {error}; expected a function of rows "
@@ -124,31 +113,34 @@ def _checked(spec: MappingSpec) -> dict[str, bool]:
             f"mapping={spec.name!r}: has no gradient; use PyTorch operations, without detach, "
             "no_grad or NumPy"
         )
+    _refuse(spec, p, masked[mask], alone)
     total = p.square().sum() + masked.square().sum()
     slopes = torch.autograd.grad(total, (scores, *values.values()), allow_unused=True)
-    finite = all(slope is None or slope.isfinite().all() for slope in slopes)
-    _refuse(spec, p, alone, masked, compact, finite)
+    if not all(slope is None or slope.isfinite().all() for slope in slopes):
+        raise ValueError(
+            f"mapping={spec.name!r}: has a gradient that is not finite, such as that of a root at "
+            "0, or of a masked score of -inf; avoid it, or add an argument `valid`, with which "
+            "masked scores are 0"
+        )
     return {
-        "zeros": any(bool((each == 0).any()) for each in (p, compact[mask], many)),
+        "zeros": any(bool((each == 0).any()) for each in (p, alone, many)),
         "translation_invariant": _equal(shifted, p),
     }
 
 
-def _refuse(
-    spec: MappingSpec, p: Tensor, alone: Tensor, masked: Tensor, compact: Tensor, finite: bool
-) -> None:
+def _refuse(spec: MappingSpec, p: Tensor, masked: Tensor, alone: Tensor) -> None:
     """Raise ValueError for wrong results.
 
     Args:
-        p, alone: of all rows, and of each row in a call of its own.
-        masked, compact: of masked rows, and of only the valid scores of each.
-        finite: whether the gradients are.
+        p: of all rows.
+        masked: of the valid scores of masked rows.
+        alone: the same scores, of each row in a call of its own and without the others.
     """
     sums, free = p.sum(-1), spec.mass == "free"
     most, least = sums.max() < 1 + TOLERANCE, sums.min() > 1 - TOLERANCE or spec.mass != "one"
     for holds, fault in (
         (
-            p.isfinite().all() and compact.isfinite().all(),
+            p.isfinite().all() and alone.isfinite().all(),
             "is not finite for some rows, such as one score, or zeros; return finite probabilities",
         ),
         (free or (p >= 0).all(), "is negative; return probabilities"),
@@ -157,16 +149,11 @@ def _refuse(
             f"has rows that sum to {sums.min():.4g} to {sums.max():.4g}; return probabilities that "
             "sum to one along the last dimension, or pass mass='at most one' or mass='free'",
         ),
-        (_equal(alone, p), "gives a row another result among other rows; use dim=-1 throughout"),
         (
-            _equal(compact, masked),
-            "lets masked scores, which are -inf, change the others; add an argument `valid`, the "
-            "boolean mask, and leave out the scores where it is False, which are then 0",
-        ),
-        (
-            finite,
-            "has a gradient that is not finite, such as that of a root at 0, or of a masked score "
-            "of -inf; avoid it, or add an argument `valid`, with which masked scores are 0",
+            _equal(alone, masked),
+            "gives a row another result among other rows; use dim=-1 throughout. Or it lets masked "
+            "scores, which are -inf, change the others; add an argument `valid`, the boolean mask, "
+            "and leave out the scores where it is False, which are then 0",
         ),
     ):
         if not holds:

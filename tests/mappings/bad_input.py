@@ -332,5 +332,5 @@ ROWS = [
           "lets masked scores, which are -inf, change the others; add an argument `valid`"),
     plain(rooted, ValueError, "has a gradient that is not finite"),
     plain(lambda z: z.softmax(-1), ValueError, "name='softmax' is already", name="softmax"),
-    plain(lambda z: z.softmax(-1), TypeError, "zero: no field of MappingSpec", zero=True),
+    plain(lambda z: z.softmax(-1), TypeError, "unexpected keyword argument 'zero'", zero=True),
 ]  # fmt: skip
