@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,9 +26,6 @@ VECTOR_FLAGS = {
     "AVX2": "-mavx2 -mfma",
 }
 MEND = "install a C++ compiler (such as g++) or set CXX to one"
-ROOM = "make room in the folders for caches (XDG_CACHE_HOME) and temporary files (TMPDIR)"
-# messages of compilers, linkers and Python about a full disk
-FULL = "No space left", "quota exceeded", "No usable temporary directory"
 TIMEOUT = 300  # seconds for a compilation
 
 _lock = threading.Lock()
@@ -42,13 +38,11 @@ def library() -> ctypes.CDLL | str:
     with _lock:
         if _result is None:
             try:
-                _result = _from_wheel() or _loaded()
-            except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+                _result = _from_wheel() or ctypes.CDLL(str(_built()))
+            except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
                 _result = f"the CPU kernels cannot be built: {error}"
                 LOGGER.warning(
-                    "%s. Attention falls back to the slower reference; %s.",
-                    _result,
-                    ROOM if any(words in _result for words in FULL) else MEND,
+                    "%s. Attention falls back to the slower reference; %s.", _result, MEND
                 )
         return _result
 
@@ -99,8 +93,6 @@ def _from_wheel() -> ctypes.CDLL | None:
     stem = _stem_in_wheel(torch.backends.cpu.get_cpu_capability())
     path = _intact(SOURCE / "built", stem)
     if path is None:
-        for damaged in (SOURCE / "built").glob(f"{stem}-*.so"):
-            LOGGER.info("%s is damaged; install the wheel again", damaged)
         return None
     try:
         for openmp in _openmp():
@@ -111,23 +103,14 @@ def _from_wheel() -> ctypes.CDLL | None:
         return None
 
 
-def _loaded() -> ctypes.CDLL:
-    """Load the library; rebuild it if that fails."""
-    path = _built()
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError:
-        return ctypes.CDLL(str(_built(again=True)))
-
-
-def _built(again: bool = False) -> Path:
+def _built() -> Path:
     """Return the path of the compiled library, named by hashes of its inputs and its content."""
     compiler, cache = _compiler(), _cache()
     version = _run([*compiler, "--version"])
     errors = []
     for flags in _flag_choices(version):
         stem = f"rows-{_hash([version, platform.machine(), *compiler[1:], *flags])}"
-        found = None if again or cache is None else _intact(cache, stem)
+        found = None if cache is None else _intact(cache, stem)
         if found is not None:
             return found
         try:
@@ -147,19 +130,12 @@ def _hash(words: list[str]) -> str:
 
 def _compiler() -> list[str]:
     """Return the command in CXX, possibly with arguments, or the first compiler found."""
-    command = os.environ.get("CXX", "")
-    try:
-        chosen = shlex.split(command)
-    except ValueError as error:
-        raise RuntimeError(f"CXX={command!r} is not a command: {error}") from None
-    if chosen and shutil.which(chosen[0]) is None:
-        raise RuntimeError(f"CXX={command!r} was not found")
+    if command := os.environ.get("CXX"):
+        return shlex.split(command)
     for name in ("c++", "g++", "clang++"):
-        if not chosen and shutil.which(name):
-            chosen = [name]
-    if not chosen:
-        raise RuntimeError("no C++ compiler was found")
-    return chosen
+        if shutil.which(name):
+            return [name]
+    raise RuntimeError("no C++ compiler was found")
 
 
 def _flag_choices(version: str) -> list[list[str]]:
@@ -211,42 +187,24 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 def _compile(compiler: list[str], flags: list[str], folder: Path, stem: str) -> Path:
     """Compile in the folder and rename, so that other processes never see a partial file."""
     LOGGER.info("building the CPU kernels with %s in %s", shlex.join(compiler), folder)
-    _remove_drafts(folder)
     handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
     try:
         # a library among the flags must come after the source that needs it
         _run([*compiler, str(SOURCE / "rows.cpp"), *flags, "-o", name])
-        with open(name, "rb+") as file:
-            target = _named(folder, stem, file.read())
-            os.fsync(file.fileno())  # otherwise a power cut may leave the name without the content
+        target = _named(folder, stem, Path(name).read_bytes())
         os.replace(name, target)
     finally:
         Path(name).unlink(missing_ok=True)
     return target
 
 
-def _remove_drafts(folder: Path) -> None:
-    """Remove drafts of killed compilations: those older than any running compilation."""
-    for draft in folder.glob("tmp*.so"):
-        with suppress(OSError):  # removed by another process
-            if time.time() - draft.stat().st_mtime > 2 * TIMEOUT:
-                draft.unlink()
-
-
 def _run(command: list[str]) -> str:
-    """Return a compiler's output; on failure raise with its last line or with a full disk."""
+    """Return a compiler's output; on failure raise with its last lines."""
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=TIMEOUT,
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},  # because `FULL` is English
+        command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False
     )
     if done.returncode:
         lines = (done.stderr.strip() or "no message").splitlines()
-        full = [line for line in lines if any(words in line for words in FULL)]
-        raise RuntimeError(f"{command[0]} exited with {done.returncode}: {(full or lines)[-1]}")
+        raise RuntimeError(f"{command[0]} exited with {done.returncode}: {'; '.join(lines[-3:])}")
     return done.stdout
