@@ -1,12 +1,8 @@
-"""What attention, schedules and loading refuse."""
+"""What attention, schedules, loading, heads and export refuse."""
 
 import json
-import math
-from functools import partial
-from unittest.mock import patch
 
 import torch
-from torch import nn
 from transformers import AutoModel, BertConfig
 
 from sparse_attn import (
@@ -31,30 +27,35 @@ from .lm_heads import BY_MODEL
 BERT = BY_NAME["bert"]
 
 
-def schedule(says: str, error: type[Exception] = ValueError, **arguments: object) -> Wrong:
-    name = f"SparsitySchedule: {arguments}"
-    return Wrong(name, lambda _: SparsitySchedule(**arguments), error, says)
+def refused(name, says, call, error=ValueError):
+    return Wrong(name, lambda _: call(), error, says)
 
 
-def progress(value: float) -> Wrong:
-    return Wrong(
-        f"schedule: progress={value}",
-        lambda _: SparsitySchedule().value(value),
-        ValueError,
-        "expected the fraction of training done",
+def patched(says, mapping, error=ValueError, model="bert", **arguments):
+    return refused(
+        f"patch_model: {mapping} {arguments} of {model}",
+        says,
+        lambda: patch_model(BY_NAME[model].build(), mapping, **arguments),
+        error,
     )
 
 
-def by_query(says: str, query_size: int | None, x: torch.Tensor | None, heads: int = 1) -> Wrong:
+def sinks_unseen():
+    """A model whose attention holds what looks like a sink, and passes none."""
+    model = BY_NAME["llama"].build()
+    model.layers[1].self_attn.register_buffer("sinks", torch.zeros(4))
+    return patch_model(model, "softmax")
+
+
+def by_query(says, query_size, x, heads=1):
     """attention() with 2 queries of one head."""
     mapping = Mapping("scaled-softmax", num_heads=heads, query_size=query_size)
     q = torch.ones(1, 1, 2, 4)
-    name = f"query_input: {says}"
-    call = partial(kernels.attention, q, q, q, mapping, query_input=x)
-    return Wrong(name, lambda _: call(), ValueError, says)
+    name = f"query_input of {query_size}, {heads} heads"
+    return refused(name, says, lambda: kernels.attention(q, q, q, mapping, query_input=x))
 
 
-class Renamed(nn.Module):
+class Renamed(torch.nn.Module):
     config = BertConfig(num_attention_heads=1)
 
     def forward(self, query):
@@ -67,8 +68,49 @@ def attention(mask, **more):
     return sparse_attention(layer, query, query, query, mask, **more)
 
 
+def malformed(says, change):
+    """A saved model whose config was edited."""
+
+    def load(folder):
+        patch_model(BERT.build(), "r-softmax").save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text())
+        change(config["sparse_attn"])
+        (folder / "config.json").write_text(json.dumps(config))
+        load_pretrained(AutoModel, folder)
+
+    return Wrong(f"load_pretrained: {says}", load, ValueError, says)
+
+
+def loaded(says, error, *arguments, **more):
+    name = f"load_pretrained of {says}"
+    return refused(name, says, lambda: load_pretrained(*arguments, **more), error)
+
+
+def schedule(says, error=ValueError, **arguments):
+    name = f"SparsitySchedule: {arguments}"
+    return refused(name, says, lambda: SparsitySchedule(**arguments), error)
+
+
+def apply(schedule, model, mapping=None, **arguments):
+    schedule.apply(patch_model(model, mapping, **arguments) if mapping else model, 0.5)
+
+
+def head_not_linear():
+    model = BY_MODEL["gpt2"].build()
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    patch_lm_head(model, "sigsoftmax")
+
+
+def head(patch, says, family, cls, **changes):
+    return refused(
+        f"{patch.__name__}: {cls} {changes}",
+        says,
+        lambda: patch(BY_NAME[family].build(cls), "softmax", **changes),
+    )
+
+
 def export(says, error=ValueError, path="model.pt2", model=Mapping, **inputs):
-    """The rows of one mapping or model, which are to be written to `path` in an empty folder."""
+    """The rows of one mapping, which are to be written to `path` in an empty folder."""
     return Wrong(
         f"export_model: {says}",
         lambda folder: export_model(model("sparsemax"), folder / path, inputs),
@@ -77,284 +119,79 @@ def export(says, error=ValueError, path="model.pt2", model=Mapping, **inputs):
     )
 
 
-def learned_t():
-    return patch_model(BERT.build(), "t-softmax", learn="t")
-
-
-def no_output_embedding(family, cls):
-    return Wrong(
-        f"patch_lm_head: {cls}",
-        lambda _: patch_lm_head(BY_NAME[family].build(cls), "sigsoftmax"),
-        ValueError,
-        rf"{cls} has an unpatchable head.*got none; use a language model",
-    )
-
-
-def no_last_layer(family, cls, **changes):
-    return Wrong(
-        f"patch_multilabel_head: {cls}",
-        lambda _: patch_multilabel_head(BY_NAME[family].build(cls, **changes), "sparsemax"),
-        ValueError,
-        rf"{cls} has no layer to replace: expected.*num_labels=",
-    )
-
-
-def head_not_linear(_):
-    model = BY_MODEL["gpt2"].build()
-    model.lm_head = torch.nn.Sequential(model.lm_head)
-    patch_lm_head(model, "sigsoftmax")
-
-
-def own_sinks(mapping, says, model="gpt-oss", **arguments):
-    return Wrong(
-        f"patch_model: {mapping} {arguments} of {model}",
-        lambda _: patch_model(BY_NAME[model].build(), mapping, **arguments),
-        ValueError,
-        says,
-    )
-
-
-def sinks_unseen(name, sinks):
-    """A model whose attention holds what looks like a sink, and passes none."""
-    model = BY_NAME["llama"].build()
-    register = "register_parameter" if isinstance(sinks, torch.nn.Parameter) else "register_buffer"
-    getattr(model.layers[1].self_attn, register)(name, sinks)
-    return patch_model(model, "softmax")
-
-
-def malformed(says, change):
-    """A saved model whose config was edited."""
-
-    def load(folder):
-        patch_model(BERT.build(), "r-softmax").save_pretrained(folder)
-        config = json.loads((folder / "config.json").read_text())
-        change(config)
-        (folder / "config.json").write_text(json.dumps(config))
-        load_pretrained(AutoModel, folder)
-
-    return Wrong(f"load_pretrained: {says}", load, ValueError, says)
-
-
-def hub_id_without_hub(_):
-    with patch("huggingface_hub.constants.HF_HUB_OFFLINE", True):
-        load_pretrained(AutoModel, "nobody/nothing")
-
-
 ROWS = [
-    by_query("query_input: scaled-softmax does not depend on it", None, torch.ones(1, 2, 3)),
-    by_query(r"query_size\) = \(1, 2, 3\), got None", 3, None),
-    by_query(r"query_size\) = \(1, 2, 3\), got shape \(1, 2, 4\)", 3, torch.ones(1, 2, 4)),
-    by_query("expected num_heads=1, the heads of query, .* got 2", 3, torch.ones(1, 2, 3), heads=2),
-    Wrong(
-        "per=query of another mapping",
-        lambda _: patch_model(BERT.build(), "entmax", per="query"),
-        ValueError,
-        "per='query': only the factor of .* use scaled-entmax",
+    refused("patch_model: model", "Transformers", lambda: patch_model("bert", "relu"), TypeError),
+    patched("per='query'.*scaled-entmax", "entmax", per="query"),
+    patched("query_size=7", "scaled-entmax", TypeError, per="query", query_size=7),
+    patched("sink: .*leave sink out", "softmax", model="gpt-oss", sink=0.0),
+    patched("sink: .*leave sink out", "softmax", model="gpt-oss", learn="sink", per="head"),
+    patched("mapping='sigmoid'.*has attention sinks", "sigmoid", model="gpt-oss"),
+    patched("mapping='weighted-softmax'", "weighted-softmax", model="gpt-oss"),
+    patched("mapping='scaled-relu'", "scaled-relu", model="gpt-oss"),
+    patched("sink: relu cannot have one", "relu", sink=0.0),
+    refused("patch_model: sinks not passed", r"layers\.1\.self_attn\.sinks", sinks_unseen),
+    refused(
+        "patch_model: a module without hidden_states",
+        "takes query and not hidden_states",
+        lambda: make_mapping(AttentionLayer("a", 0, Renamed()), "scaled-relu", per="query"),
     ),
-    Wrong(
-        "query_size for a layer",
-        lambda _: patch_model(BERT.build(), "scaled-entmax", per="query", query_size=7),
-        TypeError,
-        "query_size=7: unknown parameter",
+    by_query("query_input: scaled-softmax does not depend", None, torch.ones(1, 2, 3)),
+    by_query("query_size.*got None", 3, None),
+    by_query("num_heads=1.*got 2", 3, torch.ones(1, 2, 3), heads=2),
+    refused(
+        "attention: mask",
+        "attention_mask: expected 4 dimensions",
+        lambda: attention(torch.ones(3, 9, 9, dtype=torch.bool)),
     ),
-    Wrong(
-        "a module without hidden_states",
-        lambda _: make_mapping(AttentionLayer("a", 0, Renamed()), "scaled-relu", per="query"),
-        ValueError,
-        r"Renamed \(a\) takes query and not hidden_states",
-    ),
-    malformed(
-        r"config\.sparse_attn: expected a table with version, got 'x'; restore config\.json",
-        lambda config: config.update(sparse_attn="x"),
-    ),
-    malformed("with version, got {'map", lambda config: config["sparse_attn"].pop("version")),
-    malformed(
-        r"config\.sparse_attn\.mappings: expected a list of tables, got None",
-        lambda config: config["sparse_attn"].update(mappings=None),
-    ),
-    malformed(
-        r"config\.sparse_attn\.mappings: expected a table with mapping, params, learn, per, mod",
-        lambda config: config["sparse_attn"]["mappings"][0].pop("params"),
-    ),
-    malformed(
-        r"config\.sparse_attn\.mappings\.modules: expected a list of positions, got \[0, '1'\]",
-        lambda config: config["sparse_attn"]["mappings"][0].update(modules=[0, "1"]),
-    ),
-    malformed(
-        r"the position of each attention module once, from 0 on, got \[0, 7\]",
-        lambda config: config["sparse_attn"]["mappings"][0].update(modules=[0, 7]),
-    ),
-    malformed(
-        r"config\.sparse_attn\.mappings\.per: expected 'layer', 'head' or 'query', got 'galaxy'",
-        lambda config: config["sparse_attn"]["mappings"][0].update(per="galaxy"),
-    ),
-    malformed(
-        r"config\.sparse_attn\.version: expected a whole number, got True",
-        lambda config: config["sparse_attn"].update(version=True),
-    ),
-    malformed(
-        r"config\.sparse_attn: q=1: unknown parameter; r-softmax takes",
-        lambda config: config["sparse_attn"]["mappings"][0].update(params={"q": 1}),
-    ),
-    malformed(
-        r"mapping='mixed-mixed-.*is unknown; it has 12007 characters",
-        lambda config: config["sparse_attn"]["mappings"][0].update(
-            mapping="mixed-" * 2000 + "softmax"
-        ),
-    ),
-    *(
-        malformed(
-            rf"{size}=4000000000.*: expected at most 1048576, because each of the {size}",
-            lambda config, name=name, size=size: config["sparse_attn"]["mappings"][0].update(
-                mapping=name, params={size: 4e9}
-            ),
-        )
-        for name, size in (("plif", "knots"), ("monotone", "units"))
-    ),
-    own_sinks("softmax", r"sink: layers\.0\.self_attn has .* of its own.*leave sink out", sink=0.0),
-    own_sinks("softmax", "sink: .* leave sink out", learn="sink", per="head"),
-    *(
-        own_sinks(name, rf"mapping='{name}': layers\.0.* has attention sinks.*such as softmax")
-        for name in ("sigmoid", "relu", "weighted-softmax", "scaled-relu")
-    ),
-    own_sinks("relu", "sink: relu cannot have one, because", model="bert", sink=0.0),
-    own_sinks("weighted-softmax", "cannot be given a sink", model="bert", sink=0.0),
-    *(
-        Wrong(
-            f"patch_model: {name} that is not passed",
-            lambda _, name=name, sinks=sinks: sinks_unseen(name, sinks),
-            ValueError,
-            rf"LlamaModel has attention sinks, layers\.1\.self_attn\.{name}, which it does not",
-        )
-        for name, sinks in {
-            "sinks": torch.zeros(4),
-            "attention_sink_bias": torch.nn.Parameter(torch.zeros(4)),
-        }.items()
-    ),
-    schedule("shape='square': expected one of linear, cosine, cubic", shape="square"),
-    schedule("shape='constant': .*; leave the schedule out", shape="constant"),
-    schedule("0 <= begin <= end <= 1", begin=-0.1),
-    schedule("0 <= begin <= end <= 1", end=1.1),
-    schedule("begin=0.6, end=0.4: expected", begin=0.6, end=0.4),
-    schedule("0 <= begin <= end <= 1", begin=math.nan),
-    schedule("final=nan", final=math.nan),
-    schedule("initial=inf: expected a finite number", parameter="t", initial=math.inf, final=2.0),
-    schedule("final=inf: expected a finite number", parameter="t", initial=1.0, final=math.inf),
-    schedule("initial=nan", initial=math.nan),
-    schedule("initial='a': expected a number", TypeError, initial="a"),
-    schedule("final=None: expected a number", TypeError, final=None),
-    schedule("begin='a': expected a number", TypeError, begin="a"),
-    schedule("parameter=3: expected a name", TypeError, parameter=3),
-    schedule("final=True: expected a number", TypeError, final=True),
-    schedule(r"shape=\['linear'\]: expected one of", shape=["linear"]),
-    Wrong(
-        "callback without a schedule",
-        lambda _: SparsityScheduleCallback("alpha"),
-        TypeError,
-        "schedule='alpha': expected a SparsitySchedule",
-    ),
-    *(progress(x) for x in (-0.01, 1.01, 100, math.nan)),
-    Wrong(
-        "schedule of a learned parameter",
-        lambda _: SparsitySchedule("t", 1.0, 2.0).apply(learned_t(), 0.5),
-        ValueError,
-        "parameter='t'.*no such fixed parameter",
-    ),
-    Wrong(
-        "schedule of a plain model",
-        lambda _: SparsitySchedule().apply(BERT.build(), 0.5),
-        ValueError,
-        "no mapping at all.*patch the model first",
-    ),
-    Wrong(
-        "load_pretrained: path first",
-        lambda path: load_pretrained(str(path), AutoModel),
-        TypeError,
-        "cls='.*': expected a model class, such as AutoModel, or a model, before the path",
-    ),
-    *(
-        Wrong(
-            f"load_pretrained: {path} for {type(cls).__name__}",
-            lambda _, cls=cls, path=path: load_pretrained(cls, path),
-            error,
-            says,
-        )
-        for cls in (AutoModel, BERT.build())
-        for path, error, says in (
-            ("/nowhere", ValueError, "^path='/nowhere': there is no such folder$"),
-            ("./nowhere", ValueError, r"^path='\./nowhere': there is no such folder$"),
-            (None, TypeError, "^path=None: expected a folder or a hub id$"),
-        )
-    ),
-    Wrong(
-        "load_pretrained: neither a folder nor a hub id",
-        hub_id_without_hub,
-        OSError,
-        "; there is no folder of that name either$",
-    ),
-    Wrong(
-        "load_pretrained: path of a config",
-        lambda path: load_pretrained(AutoModel, path, config=str(path)),
-        TypeError,
-        "config='.*': expected a config object or nothing, got a path",
-    ),
-    Wrong(
-        "patch_model: no Transformers model",
-        lambda _: patch_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), "sparsemax"),
-        TypeError,
-        "expected a Transformers model, got Sequential",
-    ),
-    *(
-        Wrong(
-            f"{patch.__name__}: no Transformers model",
-            lambda _, patch=patch: patch(torch.nn.Linear(2, 2), "softmax"),
-            TypeError,
-            "expected a Transformers model, got Linear",
-        )
-        for patch in (patch_lm_head, patch_multilabel_head)
-    ),
-    Wrong(
-        "patch_lm_head: a sink",
-        lambda _: patch_lm_head(BY_NAME["gpt2"].build("GPT2LMHeadModel"), "softmax", sink=0.0),
-        ValueError,
-        "mapping='softmax': its rows may sum to at most one.*output layer.*leave `sink` out",
-    ),
-    Wrong("head not linear", head_not_linear, ValueError, r"expected.*nn\.Linear, got Sequential"),
-    no_output_embedding("bert", "BertModel"),
-    no_output_embedding("bert", "BertForSequenceClassification"),
-    no_output_embedding("gpt2", "GPT2ForSequenceClassification"),
-    no_output_embedding("vit", "ViTModel"),
-    no_last_layer("bert", "BertModel"),
-    no_last_layer("bert", "BertForMaskedLM"),
-    no_last_layer("bert", "BertForQuestionAnswering"),
-    no_last_layer("bert", "BertForMultipleChoice", num_labels=5),
-    no_last_layer("vit", "ViTForMaskedImageModeling"),
-    Wrong(
-        "attention: a mask of three dimensions",
-        lambda _: attention(torch.ones(3, 9, 9, dtype=torch.bool)),
-        ValueError,
-        r"attention_mask: expected 4 dimensions.*\(3, 9, 9\)",
-    ),
-    Wrong(
-        "weights of other keys",
-        lambda _: patch_model(BERT.build(), "weighted-softmax", weights=[1.0, 2.0])(tokens()),
-        ValueError,
-        r"weights: shape \(2,\) does not broadcast to \(batch, heads, queries, keys\)",
-    ),
-    Wrong(
+    refused(
         "attention: position bias with softcap",
-        lambda _: attention(None, position_bias=torch.zeros(9, 9), softcap=1.0),
+        "position_bias and softcap",
+        lambda: attention(None, position_bias=torch.zeros(9, 9), softcap=1.0),
         NotImplementedError,
-        "position_bias and softcap together",
     ),
-    Wrong(
-        "patch_model: no module",
-        lambda _: patch_model("bert", "sparsemax"),
-        TypeError,
-        "expected a Transformers model, got str",
+    refused(
+        "attention: weights of other keys",
+        r"weights: shape \(2,\)",
+        lambda: patch_model(BERT.build(), "weighted-softmax", weights=[1.0, 2.0])(tokens()),
     ),
-    export("expected a name that ends in .pt2 or .onnx", path="model.pt", scores=torch.ones(2, 3)),
+    malformed("with version", lambda entry: entry.pop("version")),
+    malformed("version: expected a whole number", lambda entry: entry.update(version=True)),
+    malformed("list of tables", lambda entry: entry.update(mappings=None)),
+    malformed("with mapping, params", lambda entry: entry["mappings"][0].pop("params")),
+    malformed("each attention", lambda entry: entry["mappings"][0].update(modules=[0, 7])),
+    malformed("per: .*'galaxy'", lambda entry: entry["mappings"][0].update(per="galaxy")),
+    malformed("q=1: unknown", lambda entry: entry["mappings"][0].update(params={"q": 1})),
+    loaded("cls='/tmp'.*before the path", TypeError, "/tmp", AutoModel),
+    loaded("path='/nowhere'", ValueError, AutoModel, "/nowhere"),
+    loaded("path=None", TypeError, BERT.build(), None),
+    loaded("config='c'.*got a path", TypeError, AutoModel, "/tmp", config="c"),
+    schedule("shape='square'", shape="square"),
+    schedule("begin <= end", begin=0.6, end=0.4),
+    schedule("begin='a'", TypeError, begin="a"),
+    schedule("initial=inf", parameter="t", initial=torch.inf, final=2.0),
+    schedule("final=nan", final=torch.nan),
+    schedule("final=None", TypeError, final=None),
+    schedule("parameter=3", TypeError, parameter=3),
+    refused("value of a schedule", "fraction", lambda: SparsitySchedule().value(1.01)),
+    refused(
+        "schedule of a learned parameter",
+        "parameter='t'",
+        lambda: apply(SparsitySchedule("t", 1.0, 2.0), BERT.build(), "t-softmax", learn="t"),
+    ),
+    refused("schedule", "patch the model", lambda: apply(SparsitySchedule(), BERT.build())),
+    refused("callback", "schedule='r'", lambda: SparsityScheduleCallback("r"), TypeError),
+    head(patch_lm_head, "sink", "gpt2", "GPT2LMHeadModel", sink=0.0),
+    head(patch_lm_head, "unpatchable head", "bert", "BertModel"),
+    head(patch_lm_head, "unpatchable head", "gpt2", "GPT2ForSequenceClassification"),
+    head(patch_multilabel_head, "num_labels", "bert", "BertForMaskedLM"),
+    head(patch_multilabel_head, "num_labels", "vit", "ViTForMaskedImageModeling"),
+    refused("patch_lm_head: head not linear", r"nn\.Linear, got Sequential", head_not_linear),
+    *(
+        refused(f"{p.__name__}: model", "Transformers", lambda p=p: p(None, "softmax"), TypeError)
+        for p in (patch_lm_head, patch_multilabel_head)
+    ),
+    export("path=.*ends in .pt2", path="model.pt", scores=torch.ones(2, 3)),
     export("there is no folder", UnwrittenError, path="no/model.pt2", scores=torch.ones(2, 3)),
-    export("expected a module, got str", TypeError, model=str, scores=torch.ones(2, 3)),
-    export(r"inputs: expected tensors by name.*return_tensors", TypeError, scores=[[1, 2]]),
+    export("model: .*got str", TypeError, model=str, scores=torch.ones(2, 3)),
+    export("inputs: ", TypeError, scores=[[1, 2]]),
 ]
