@@ -87,6 +87,17 @@ def scores_of(dtype: torch.dtype) -> dict[str, st.SearchStrategy[float]]:
     }
 
 
+def grid(low: float, high: float) -> st.SearchStrategy[float]:
+    """Multiples of 1/64: their sums and differences are exact, and ties are common."""
+    return st.integers(int(64 * low), int(64 * high)).map(lambda k: k / 64)
+
+
+def grid_rows(*, min_size: int = 1, unique: bool = False) -> st.SearchStrategy[Tensor]:
+    """(n,) float64, up to 40 scores in [-5, 5] on the grid."""
+    values = st.lists(grid(-5, 5), min_size=min_size, max_size=40, unique=unique)
+    return values.map(lambda row: torch.tensor(row, dtype=torch.float64))
+
+
 @st.composite
 def tensors(draw: Any, shape: Sequence[int], dtype: torch.dtype, kinds: Sequence[str]) -> Tensor:
     """A tensor whose rows, along the last dimension, are each of one of the kinds."""

@@ -1,4 +1,8 @@
-"""What every mapping promises of every row, on the rows and parameters that are hardest."""
+"""What every mapping promises of every row.
+
+First on the rows and parameters that are hardest, then on rows with ties and exact sums, where the
+table of tests/mappings/cases.py says which symmetries each has.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +26,8 @@ from tests.fuzz.strategies import (
     absorbs,
     computed,
     examples,
+    grid,
+    grid_rows,
     invertible,
     masks,
     parameters,
@@ -29,6 +35,7 @@ from tests.fuzz.strategies import (
     tensors,
     unchanged,
 )
+from tests.mappings.cases import Case, assert_close, calm, cases
 
 DERIVED = (
     *("mixed-r-softmax", "mixed-sparsehourglass", "mixed-spherical-softmax"),
@@ -244,3 +251,69 @@ def within_float32(values: Tensor) -> Tensor:
     """
     values = values.where(values.abs() >= 1e-30, 0.0)
     return values.where((values.abs() <= 1e37) | values.isinf(), values.sign())
+
+
+# Rows with ties
+
+
+@cases
+@given(row=grid_rows(), data=st.data())
+def test_the_reference_with_any_mask(case: Case, row: Tensor, data: Any) -> None:
+    n = len(row)
+    mask = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    p, log_p = case(row, mask=mask), case(row, mask=mask, log=True)
+    assert_close(p, case.log_rows(row[None], mask[None])[0].exp())
+    assert (p[~mask] == 0).all()
+    assert torch.equal(log_p == -math.inf, p == 0)
+    assert_close(log_p[p > 1e-3], p[p > 1e-3].log(), rtol=1e-11, atol=1e-11)
+
+
+@cases
+@given(row=grid_rows(), value=st.floats(-5, 5))
+def test_equal_scores_get_equal_probabilities(case: Case, row: Tensor, value: float) -> None:
+    """An all-equal row is uniform: n = 1 gives exactly one, and so where a formula is 0/0."""
+    p = case(row)
+    assert (p[:, None] == p)[row[:, None] == row].all()
+    n = len(row)
+    p = case(torch.full_like(row, value))
+    assert_close(p, p[:1].expand(n))
+    if case.mass == "one":
+        assert_close(p, torch.full_like(p, 1 / n))
+        assert n > 1 or p.item() == 1
+
+
+@calm
+@given(row=grid_rows())
+def test_keeps_its_order(case: Case, row: Tensor) -> None:
+    """p does not fall where z rises; |z| for spherical and abs, |z + 1| for Taylor."""
+    order = case.key(row).argsort()
+    assert (case(row)[order].diff() >= -1e-15).all()
+
+
+@cases
+@given(row=grid_rows(), shift=grid(-50, 50))
+def test_a_common_shift(case: Case, row: Tensor, shift: float) -> None:
+    if not case.shift:
+        row = torch.tensor([-0.4, 1.0, 2.0], dtype=torch.float64)
+        assert (case(row + 1) - case(row)).abs().max() > 1e-3
+        return
+    # tau and the quantile are rounded at the size of the shifted scores.
+    assert_close(case(row + shift), case(row), rtol=1e-11, atol=1e-12)
+
+
+@cases
+@given(row=grid_rows(), factor=st.sampled_from([1e-3, 0.5, 3.0, 64.0, 1e4]))
+def test_a_positive_factor(case: Case, row: Tensor, factor: float) -> None:
+    if not case.scale:
+        row = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+        assert (case(3 * row) - case(row)).abs().max() > 1e-3
+        return
+    # |sum z| is a difference that rounding may move from zero when the factor is not a power of 2.
+    assume(case.name != "sparsehourglass" or row.sum() != 0 or factor in (0.5, 64.0))
+    assert_close(case(row * factor), case(row), rtol=1e-10, atol=1e-12)
+
+
+@cases
+def test_zeros_are_returned_by_the_sparse_mappings_only(case: Case) -> None:
+    row = torch.tensor([3.0, 0.0, -2.0, 1.0], dtype=torch.float64)
+    assert (case(row) == 0).any() == case.zeros

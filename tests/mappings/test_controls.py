@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import pearsonr, rankdata
 
 from sparse_attn import Mapping
@@ -37,93 +35,41 @@ def test_temperature_at_its_ends():
     assert torch.equal(maps.temperature_softmax(scores, 1.0), maps.softmax(scores))
 
 
-@forms
-def test_a_learned_temperature_at_the_end_of_its_range_has_gradients(log):
-    """softplus underflows to 0; 0/0 would make the whole model NaN in one step."""
-    module = Mapping("temperature-softmax", learn="temperature")
-    scores = random_scores(3, 7, dtype=torch.float32).requires_grad_()
-    with torch.no_grad():
-        module.raw_temperature.fill_(-1e3)
-    result = module.log(scores) if log else module(scores)
-    result.pow(2).sum().backward()
-    assert result.isfinite().all()
-    assert scores.grad.isfinite().all()
-    assert module.raw_temperature.grad.isfinite().all()
-
-
 # top-k-softmax
 
 
-@pytest.mark.parametrize("n", [1, 2, 9, 64])
-@pytest.mark.parametrize("k", [1.0, 1.01, 2.0, 2.5, 8.999, 63.0])
-def test_top_k_keeps_the_largest(n, k):
-    """Exactly ceil(k) without ties, and all of them where there are not more."""
-    scores = distinct_scores(6, n)
-    p = maps.top_k_softmax(scores, k)
-    kept = min(math.ceil(k), n)
-    assert ((p > 0).sum(-1) == kept).all()
-    largest = scores.topk(kept, -1)
-    expected = torch.zeros_like(p).scatter(-1, largest.indices, largest.values.softmax(-1))
-    assert_close(p, expected)
-
-
-@pytest.mark.parametrize("k", [12.0, 12.5, 1e9, 1e300, math.inf])
+@pytest.mark.parametrize("k", [12.0, 12.5, 1e300, math.inf])
 def test_top_k_of_all_is_softmax(k):
-    scores, mask = random_scores(5, 12), random_mask(5, 12)
-    assert torch.equal(maps.top_k_softmax(scores, k), maps.softmax(scores))
-    assert torch.equal(maps.top_k_softmax(scores, k, mask=mask), maps.softmax(scores, mask=mask))
-    single = scores.float()
-    assert torch.equal(maps.top_k_softmax(single, k), maps.softmax(single))
+    for scores in (random_scores(5, 12), random_scores(5, 12, dtype=torch.float32)):
+        for mask in (None, random_mask(5, 12)):
+            expected = maps.softmax(scores, mask=mask)
+            assert torch.equal(maps.top_k_softmax(scores, k, mask=mask), expected)
 
 
 # random-drop-softmax
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 65, 128])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_random_drop_zero_count(n, dtype):
-    """floor(r (n - 1)) + 1 for 0 < r < 1, none for r = 0, all but one for r = 1."""
-    scores = distinct_scores(20, n).to(dtype)
-    for r in (1e-6, 0.05, 0.15, 0.3, 0.51, 0.77, 0.99):
-        zeros = (maps.random_drop_softmax(scores, r) == 0).sum(-1)
-        assert (zeros == min(math.floor(r * (n - 1)) + 1, n - 1)).all()
-    for k in {1, n // 3, n // 2, n - 1} & set(range(1, n)):
-        assert ((maps.random_drop_softmax(scores, k / n) == 0).sum(-1) == k).all()
-    assert (maps.random_drop_softmax(scores, 0.0) > 0).all()
-    assert ((maps.random_drop_softmax(scores, 1.0) > 0).sum(-1) == 1).all()
-
-
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("r", [0.15, 0.5])
-def test_random_drop_prefers_no_position_and_no_rank(r):
-    """Over many rows the correlations are those of chance, and no position or rank stands out."""
+def test_random_drop_prefers_no_position_and_no_rank(dtype, r):
+    """Over many rows the correlations are those of chance, and no position stands out."""
     rows, n = 20000, 32
-    scores = random_scores(rows, n, dtype=torch.float32)
+    scores = random_scores(rows, n, dtype=dtype)
     dropped = (maps.random_drop_softmax(scores, r) == 0).double().numpy()
-    rank = rankdata(scores.numpy(), axis=-1)
-    position = np.broadcast_to(np.arange(n), (rows, n))
-    size = np.abs(scores.numpy())
+    scores = scores.float().numpy()
+    rank, position = rankdata(scores, axis=-1), np.broadcast_to(np.arange(n), (rows, n))
     # the number of drops in a row is fixed, which makes it as good as n - 1 draws
     sigma = 1 / math.sqrt(rows * (n - 1))
-    for what in (rank, position, size):
-        assert abs(pearsonr(dropped.ravel(), what.ravel()).statistic) < 5 * sigma
+    # a score has one hash for good: normal scores of bfloat16 are about 500 numbers of 7 bits
+    by_score = sigma if dtype == torch.float32 else 0.6 / math.sqrt(500)
+    for what, chance in ((position, sigma), (rank, by_score), (np.abs(scores), by_score)):
+        assert abs(pearsonr(dropped.ravel(), what.ravel()).statistic) < 5 * chance
     share = dropped.mean()
     spread = math.sqrt(share * (1 - share) / rows)
-    by_rank = np.take_along_axis(dropped, rank.argsort(-1), -1)
-    for columns in (dropped, by_rank):
-        assert np.abs(columns.mean(0) - share).max() < 5 * spread
-
-
-def test_random_drop_of_bfloat16_prefers_no_position_and_hardly_a_rank():
-    """A score has one hash for good, and few numbers of 8 bits are scores: chance is wider."""
-    rows, n = 20000, 32
-    scores = random_scores(rows, n, dtype=torch.bfloat16)
-    dropped = (maps.random_drop_softmax(scores, 0.15) == 0).double().numpy()
-    position = np.broadcast_to(np.arange(n), (rows, n)).ravel()
-    sigma = 1 / math.sqrt(rows * (n - 1))
-    assert abs(pearsonr(dropped.ravel(), position).statistic) < 5 * sigma
-    # normal scores put their weight on about 500 numbers of 7 bits
-    rank = rankdata(scores.float().numpy(), axis=-1).ravel()
-    assert abs(pearsonr(dropped.ravel(), rank).statistic) < 3 / math.sqrt(500)
+    assert np.abs(dropped.mean(0) - share).max() < 5 * spread
+    if dtype == torch.float32:
+        by_rank = np.take_along_axis(dropped, rank.argsort(-1), -1)
+        assert np.abs(by_rank.mean(0) - share).max() < 5 * spread
 
 
 def test_random_drop_of_neighbouring_scores_is_unrelated():
@@ -153,22 +99,6 @@ def test_the_same_row_drops_the_same():
     assert torch.equal(module(scores[[3]], mask[[3]]), expected[[3]])
     again = torch.utils.checkpoint.checkpoint(module, scores, mask, use_reentrant=False)
     assert torch.equal(again, expected)
-
-
-@given(data=st.data(), r=st.floats(0, 1))
-def test_padding_and_order_change_no_drop(data, r):
-    n = data.draw(st.integers(1, 30))
-    row = distinct_scores(n)
-    p = maps.random_drop_softmax(row, r)
-    order = torch.tensor(data.draw(st.permutations(range(n))))
-    assert torch.equal(maps.random_drop_softmax(row[order], r) == 0, (p == 0)[order])
-    keep = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-    junk = torch.randn(len(keep), dtype=torch.float64)
-    padded = torch.stack([row, junk], -1).flatten()
-    mask = torch.stack([torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)], -1)
-    assert_close(maps.random_drop_softmax(padded, r, mask=mask.flatten())[::2], p)
-    alone = maps.random_drop_softmax(row[keep], r)
-    assert torch.equal(maps.random_drop_softmax(row, r, mask=keep)[keep] == 0, alone == 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

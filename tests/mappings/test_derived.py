@@ -1,22 +1,23 @@
-"""Sinks, `scaled-NAME` and `detached-r-softmax`; `mixed-NAME` has a file of its own."""
+"""Mappings made of others: `mixed-`, `scaled-` and `detached-NAME`, and those with a sink.
+
+Values of some are in cases.py, beside the numpy reference.
+"""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 from sparse_attn import Mapping, mapping_names
 from sparse_attn import functional as maps
-from sparse_attn.kernels import attention
 from sparse_attn.losses import r_softmax_multilabel_loss
 from sparse_attn.mappings import get_spec
 from sparse_attn.mappings.registry import ALSO_CALLED
 
 from .cases import (
     CHECK,
+    LEARNABLE,
     assert_close,
     defaults,
     finite,
@@ -25,104 +26,58 @@ from .cases import (
     random_mask,
     random_scores,
 )
-from .test_properties import grid, row_strategy
 
-LIBRARY = [n for n in mapping_names() if get_spec(n).function.__module__.startswith("sparse_attn")]
-WITH_SINK = [
-    name for name in LIBRARY if get_spec(name).mass != "free" and name != "weighted-softmax"
+LIBRARY = [
+    name
+    for name in mapping_names()
+    if get_spec(name).function.__module__.startswith("sparse_attn") and name != "weighted-softmax"
 ]
+MIXABLE = [name for name in LIBRARY if get_spec(name).weights is None]
+# which has a gamma and rows of any mass of its own
+SCALABLE = [name for name in LIBRARY if name != "clipped-softmax"]
+WITH_SINK = [name for name in LIBRARY if get_spec(name).mass != "free"]
 
 
-def with_sink(name, scores, sink, **options):
-    spec = get_spec(name, sink=True)
-    return spec.function(scores, **defaults(get_spec(name)), sink=sink, **options)
+# Each meets what it is made of
+
+
+@pytest.mark.parametrize("name", MIXABLE)
+def test_mixed_meets_softmax_and_the_mapping(name):
+    """Bit for bit at both ends, values and logarithms, of any dtype and mask."""
+    spec, mixed = get_spec(name), get_spec(f"mixed-{name}")
+    own = defaults(spec)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        scores, mask = random_scores(6, 20, dtype=dtype), random_mask(6, 20)
+        mask[2] = False
+        for end, near, params in [(0.0, maps.softmax, {}), (1.0, spec.function, own)]:
+            for log in (False, True):
+                p = mixed.function(scores, **own, mix=end, mask=mask, log=log)
+                assert torch.equal(p, near(scores, **params, mask=mask, log=log))
+    # the default of mix is the mapping itself
+    assert torch.equal(mixed.function(scores), spec.function(scores, **own))
+
+
+@pytest.mark.parametrize("name", SCALABLE)
+def test_a_factor_of_one_changes_nothing(name):
+    scores, values = random_scores(4, 9), defaults(get_spec(name))
+    p = get_spec(f"scaled-{name}").function(scores, **values, delta=1.0, beta=0.0)
+    assert torch.equal(p, get_spec(name).function(scores, **values))
 
 
 @pytest.mark.parametrize("name", WITH_SINK)
 def test_a_sink_is_one_more_score(name):
-    scores, mask = random_scores(4, 9), random_mask(4, 9)
-    sink = random_scores(4)
+    scores, mask, sink = random_scores(4, 9), random_mask(4, 9), random_scores(4)
+    mask[2] = False
     wide = torch.cat([scores, sink[:, None]], -1)
     seen = torch.cat([mask, torch.ones(4, 1, dtype=torch.bool)], -1)
     values = defaults(get_spec(name))
     expected = get_spec(name).function(wide, **values, mask=seen)[:, :-1]
     expected = expected.masked_fill(~mask, 0.0)
-    assert_close(with_sink(name, scores, sink, mask=mask), expected)
-    moved = with_sink(name, scores.mT.contiguous(), sink, mask=mask.mT, dim=0)
+    with_sink = get_spec(name, sink=True).function
+    assert_close(with_sink(scores, **values, sink=sink, mask=mask), expected)
+    moved = with_sink(scores.mT.contiguous(), **values, sink=sink, mask=mask.mT, dim=0)
     assert_close(moved.mT, expected)
-
-
-@given(row=row_strategy(), low=grid(-8, 8), high=grid(-8, 8))
-def test_a_larger_sink_takes_more(row, low, high):
-    low, high = sorted([low, high])
-    for name in ("softmax", "sparsemax", "entmax"):
-        less, more = (with_sink(name, row, sink) for sink in (low, high))
-        assert more.sum() <= less.sum() + 1e-12
-        assert (more <= less + 1e-12).all()
-
-
-@given(row=row_strategy())
-def test_softmax_off_by_one(row):
-    assert_close(with_sink("softmax", row, 0.0), row.exp() / (1 + row.exp().sum()))
-    assert_close(with_sink("softmax", row, -1e9), maps.softmax(row))
-
-
-def test_a_row_without_a_key_stays_zero():
-    leaf = torch.ones(3, requires_grad=True)
-    sink = torch.tensor(0.5, requires_grad=True)
-    p = with_sink("softmax", leaf, sink, mask=torch.zeros(3, dtype=torch.bool))
-    p.sum().backward()
-    assert (p == 0).all()
-    assert (leaf.grad == 0).all()
-    assert sink.grad == 0
-    assert with_sink("softmax", torch.ones(2, 3), torch.tensor([math.nan, 0.0]))[0].isnan().all()
-
-
-@forms
-@pytest.mark.parametrize("name", ["softmax", "r-softmax", "entmax", "sparsehourglass", "softpick"])
-def test_gradients_of_a_sink(name, log):
-    scores, sink = random_scores(3, 6).requires_grad_(), random_scores(3).requires_grad_()
-    mask, spec = random_mask(3, 6), get_spec(name, sink=True)
-
-    def call(scores, sink):
-        p = spec.function(scores, sink=sink, mask=mask, log=log)
-        return p.masked_fill(p == -math.inf, 0.0)
-
-    assert gradcheck(call, (scores, sink), **CHECK)
-
-
-@pytest.mark.parametrize("name", [n for n in LIBRARY if n not in ("weighted-softmax",)])
-def test_a_factor_of_one_changes_nothing(name):
-    if name == "clipped-softmax":  # which has a gamma of its own
-        return
-    scores, values = random_scores(4, 9), defaults(get_spec(name))
-    spec = get_spec(f"scaled-{name}")
-    assert torch.equal(
-        spec.function(scores, **values, delta=1.0, beta=0.0),
-        get_spec(name).function(scores, **values),
-    )
-    assert spec.mass == get_spec(name).mass
-
-
-@given(row=row_strategy(), n=st.integers(1, 40))
-def test_the_factor_counts_valid_positions(row, n):
-    mask = torch.arange(len(row)) < n
-    factor = 0.5 + 0.25 * math.log(min(n, len(row))) ** 2
-    p = get_spec("scaled-softmax").function(row, delta=0.5, beta=0.25, gamma=2.0, mask=mask)
-    assert_close(p, maps.softmax(row * factor, mask=mask), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["scaled-softmax", "scaled-entmax"])
-@pytest.mark.parametrize("n", [1, 2, 6])
-def test_gradients_of_a_factor(name, n):
-    scores = random_scores(3, n).requires_grad_()
-    values = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.3, 0.6, 1.4)]
-    spec = get_spec(name)
-
-    def call(scores, delta, beta, gamma):
-        return spec.function(scores, delta=delta, beta=beta, gamma=gamma)
-
-    assert gradcheck(call, (scores, *values), **CHECK)
+    assert with_sink(scores, **values, sink=torch.full((4,), math.nan)).isnan().all()
 
 
 def test_a_factor_does_not_touch_the_sink():
@@ -131,26 +86,85 @@ def test_a_factor_does_not_touch_the_sink():
     assert_close(p, Mapping("softmax", sink=0.3)(2 * scores.float()), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "learned", "start"),
-    [
-        ("sigmoid", "bias", -2.0),
-        ("clipped-softmax", "gamma", -0.1),
-        ("clipped-softmax", "zeta", 1.25),
-        ("scaled-softmax", "delta", 0.5),
-        ("mixed-sparsemax", "mix", 0.5),
-        ("t-softmax", "t", 2.0),
-        ("softmax", "sink", 1.0),
-    ],
-)
-@pytest.mark.parametrize("heads", [None, 2])
-def test_a_description_makes_what_learns_again(name, learned, start, heads):
-    """Also where the default is no number to learn from."""
-    value = start if heads is None else [start] * heads
-    made = Mapping(name, learn=learned, num_heads=heads, **{learned: value}).describe()
-    again = Mapping(made["mapping"], learn=made["learn"], num_heads=heads, **made["params"])
-    assert again.describe() == made
-    assert again.get_parameter(f"raw_{learned}").numel() == (heads or 1)
+def test_records():
+    for name in LIBRARY:
+        spec = get_spec(name)
+        if name in MIXABLE:
+            mixed = get_spec(f"mixed-{name}")
+            assert [p.name for p in mixed.parameters] == [*(p.name for p in spec.parameters), "mix"]
+            assert mixed.zeros == spec.zeros
+            assert mixed.translation_invariant == spec.translation_invariant
+            assert (mixed.kernel, mixed.log_g) == (None, None)
+        if name in SCALABLE:
+            assert get_spec(f"scaled-{name}").mass == spec.mass
+    detached = get_spec("detached-r-softmax")
+    assert detached.kernel is None
+    assert [p.learnable for p in detached.parameters] == [False]
+    dial = get_spec("r-softmax").dial
+    assert (detached.zeros, detached.mass, detached.dial, detached.predicts) == (
+        True, "one", dial, "r")  # fmt: skip
+
+
+@pytest.mark.parametrize("here", sorted({*ALSO_CALLED.values()}))
+def test_names_of_the_literature_lead_to_mappings(here):
+    name, _, sink = here.partition(" with ")
+    assert get_spec(name, sink=bool(sink))
+
+
+def test_mixed_golden():
+    """Half softmax, half sparsemax at z = [1, 0.2, -1.5, 0.7]."""
+    mixed = get_spec("mixed-sparsemax").function
+    row = torch.tensor([1.0, 0.2, -1.5, 0.7], dtype=torch.float64)
+    expected = torch.tensor([0.545048, 0.098874, 0.018063, 0.338016], dtype=torch.float64)
+    assert_close(mixed(row, mix=0.5), expected, rtol=0, atol=1e-6)
+    assert_close(mixed(row, mix=0.5, log=True).exp(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mix", [1e-30, 1e-6, 0.5, 1 - 2**-20])
+def test_logarithms_of_mixed_hold_where_probabilities_vanish(mix):
+    """p underflows at scores of -200 in float32; its logarithm is that of the larger share."""
+    row = torch.tensor([0.0, -200.0, -1e4])
+    log_p = get_spec("mixed-spherical-softmax").function(row, eps=0.0198, mix=mix, log=True)
+    far = maps.spherical_softmax(row.double(), 0.0198, log=True) + math.log(mix)
+    near = maps.softmax(row.double(), log=True) + math.log1p(-mix)
+    assert_close(log_p.double(), torch.logaddexp(near, far), rtol=1e-5, atol=1e-5)
+
+
+# Gradients, to the scores and the parameters jointly
+
+MIXES = {"mix": (0.1, 0.4, 0.7, 0.95)}
+FACTOR = {"delta": 0.3, "beta": 0.6, "gamma": 1.4}
+SMOOTH = [
+    *((f"mixed-{p.mapping}", {p.name: p.values[1], **MIXES}) for p in LEARNABLE
+      if p.mapping != "sparsecone"),
+    ("mixed-sparsemax", MIXES),
+    *((f"scaled-{name}", FACTOR) for name in ("softmax", "entmax")),
+    *((name, {"sink": (0.3, -1.0, 2.0, 0.1)})
+      for name in ("softmax", "r-softmax", "entmax", "sparsehourglass", "softpick")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values"), SMOOTH, ids=[name for name, _ in SMOOTH])
+@forms
+def test_gradients(name, values, log):
+    """Under a mask, which leaves one row a single entry: log n = 0."""
+    spec = get_spec(name, sink="sink" in values)
+    scores = random_scores(4, 7, scale=1.0).add(0.05).requires_grad_()
+    mask = random_mask(4, 7)
+    mask[3] = torch.arange(7) == 2
+    tensors = [torch.ones(4, dtype=torch.float64) * torch.tensor(v) for v in values.values()]
+    tensors = [tensor.double().requires_grad_() for tensor in tensors]
+
+    def call(scores, *tensors):
+        named = dict(zip(values, tensors, strict=True))
+        return finite(spec.function(scores, **named, mask=mask, log=log))
+
+    gradients = torch.autograd.grad(call(scores, *tensors).pow(2).sum(), tensors)
+    assert all(gradient.abs().max() > 1e-4 for gradient in gradients)
+    assert gradcheck(call, (scores, *tensors), **CHECK)
+
+
+# detached-r-softmax
 
 
 def slope(result, leaf):
@@ -177,13 +191,6 @@ def test_detached_holds_the_threshold_constant(log):
     assert differs(p, exact, scores)
 
 
-def test_detached_record():
-    spec, exact = get_spec("detached-r-softmax"), get_spec("r-softmax")
-    assert spec.kernel is None
-    assert [p.learnable for p in spec.parameters] == [False]
-    assert (spec.zeros, spec.mass, spec.dial, spec.predicts) == (True, "one", exact.dial, "r")
-
-
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -205,8 +212,6 @@ def test_detached_in_another(name, values):
     assert torch.equal(p, expected)
     assert differs(p, expected, scores)
     assert all(slope(p, learned).abs() > 0 for learned in ours.parameters())
-    with pytest.raises(TypeError, match="learn='r': no gradient reaches it; "):
-        Mapping(name.format("detached-r-softmax"), learn="r")
 
 
 def test_detached_loss():
@@ -223,32 +228,3 @@ def test_detached_loss():
     hinge = margin.relu().masked_fill(~pairs, 0.0).sum((-2, -1)).mean()
     assert_close(slope(ours, scores), slope(matched + hinge, scores))
     assert differs(ours, exact, scores)
-
-
-def test_a_sink_that_would_be_scaled_is_refused():
-    with pytest.raises(ValueError, match="sink: scaled-plif cannot have one, because"):
-        Mapping("scaled-plif", sink=0.0)
-
-
-def test_one_sink_is_enough():
-    with pytest.raises(ValueError, match="sink: softmax has one of its own"):
-        Mapping("softmax", sink=1.0)(random_scores(2, 5), sink=torch.zeros(2))
-    q = torch.zeros(1, 2, 3, 4)
-    with pytest.raises(ValueError, match="sink: softmax has one of its own"):
-        attention(q, q, q, Mapping("softmax", sink=1.0), sink=torch.zeros(2))
-
-
-@pytest.mark.parametrize("here", sorted({*ALSO_CALLED.values()}))
-def test_names_of_the_literature_lead_to_mappings(here):
-    name, _, sink = here.partition(" with ")
-    assert get_spec(name, sink=bool(sink))
-
-
-def test_top_p_of_one_is_softmax():
-    row = torch.tensor([0.0, -200.0])
-    assert_close(maps.top_p_softmax(row, 1.0, log=True), row, rtol=0, atol=0)
-
-
-def test_a_suggestion_does_not_combine_prefixes():
-    with pytest.raises(ValueError, match=r"did you mean scaled-entmax\?"):
-        get_spec("mixed-asentmax")

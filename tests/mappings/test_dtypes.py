@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,7 +13,6 @@ from .cases import (
     assert_close,
     cases,
     each,
-    forms,
     one_each,
     random_mask,
     random_scores,
@@ -86,10 +84,7 @@ def test_parameters_keep_their_precision(parameter, value_dtype):
     expected = parameter(scores.float(), value).bfloat16()
     assert torch.equal(parameter(scores, value), expected)
     assert torch.equal(parameter(scores, torch.tensor(value, dtype=value_dtype)), expected)
-
-
-def test_a_constant_weight_is_not_rounded_to_half_precision():
-    scores = torch.randn(5).half()
+    scores = scores.half()
     assert torch.equal(maps.weighted_softmax(scores, 1e-8), maps.softmax(scores))
 
 
@@ -106,20 +101,20 @@ HUGE = [
 
 
 @cases
-@pytest.mark.parametrize("row", HUGE, ids=str)
-def test_log_probabilities_of_large_scores(case, row):
+def test_log_probabilities_of_large_scores(case):
     """Finite in float32 exactly where the float64 reference is, and equal to it."""
-    scores = torch.tensor([row], dtype=torch.float32)
-    p, log_p = case(scores), case(scores, log=True)
-    expected = case.log_rows(scores)
-    assert torch.equal(log_p.isfinite(), expected.isfinite())
-    # Scores of 1e4 are rounded at 5e-4 by the least float32 operation on them.
-    assert_close(log_p.double(), expected, rtol=1e-6, atol=2e-3)
-    assert_close(p.double(), expected.exp(), rtol=2e-3, atol=1e-6)
+    for row in HUGE:
+        scores = torch.tensor([row], dtype=torch.float32)
+        p, log_p = case(scores), case(scores, log=True)
+        expected = case.log_rows(scores)
+        assert torch.equal(log_p.isfinite(), expected.isfinite())
+        # Scores of 1e4 are rounded at 5e-4 by the least float32 operation on them.
+        assert_close(log_p.double(), expected, rtol=1e-6, atol=2e-3)
+        assert_close(p.double(), expected.exp(), rtol=2e-3, atol=1e-6)
 
 
 @cases
-@pytest.mark.parametrize("n", [1, 2, 64, 1000])
+@pytest.mark.parametrize("n", [1, 64, 1000])
 def test_float16_scores_up_to_its_end(case, n):
     """z^2, sums and e^z all pass 65504 on the way; p does not notice."""
     scores = random_scores(4, n).clamp(-4, 4).mul(1.5e4).half()
@@ -135,18 +130,13 @@ def test_float16_scores_up_to_its_end(case, n):
 
 @one_each
 def test_finite_logarithms_stay_finite_in_float16(case):
-    """-1.2e5 is below float16; as -inf it would claim that the entry is impossible."""
+    """-1.2e5 is below float16, and becomes its end; -inf would make the entry impossible."""
     scores = torch.tensor([[6e4, -6e4, 0.0, 5.9e4]], dtype=torch.float16)
     log_p = case(scores, log=True)
     assert torch.equal(log_p.isfinite(), case.log_rows(scores).isfinite())
     assert not log_p.isnan().any()
-
-
-def test_float16_logarithms_saturate():
-    scores = torch.tensor([6e4, -6e4], dtype=torch.float16)
-    assert maps.softmax(scores, log=True).tolist() == [0.0, -65504.0]
-    mask = torch.tensor([True, False])
-    assert maps.softmax(scores, mask=mask, log=True).tolist() == [0.0, -math.inf]
+    if case.name == "softmax":
+        assert log_p[0, 1] == -65504
 
 
 @pytest.mark.parametrize(
@@ -190,19 +180,15 @@ def test_small_scores_do_not_vanish(case):
     assert_close(case(scores).double(), case.log_rows(scores).exp(), **budget(torch.float32))
 
 
-def test_subnormal_scores_of_spherical_softmax():
+def test_subnormal_scores():
     p = maps.spherical_softmax(torch.tensor([1e-41, 5e-42, 0.0]), 0.0)
     # twelve bits of 5e-42 are left
     assert_close(p, torch.tensor([0.8, 0.2, 0.0]), rtol=1e-3, atol=0)
     single = torch.tensor([1e-45, 0.0, 0.0], requires_grad=True)
-    (gradient,) = torch.autograd.grad(maps.spherical_softmax(single, 0.0)[0], single)
-    assert gradient.isfinite().all()
-
-
-def test_a_subnormal_t_leaves_other_entries_without_gradient():
+    assert torch.autograd.grad(maps.spherical_softmax(single, 0.0)[0], single)[0].isfinite().all()
     scores = torch.tensor([2.0, 2.0, 1.0], requires_grad=True)
-    (gradient,) = torch.autograd.grad(maps.t_softmax(scores, 1.4e-45, log=True)[0], scores)
-    assert gradient.isfinite().all()
+    log_p = maps.t_softmax(scores, 1.4e-45, log=True)
+    assert torch.autograd.grad(log_p[0], scores)[0].isfinite().all()
 
 
 SUBNORMAL = [
@@ -235,15 +221,6 @@ def test_log_form_of_subnormal_scores(name, parameter, dtype, row):
     for gradient, exact in zip(gradients(dtype), gradients(torch.float64), strict=True):
         rounding = 1e-3 + 4 * torch.finfo(dtype).eps
         assert_close(gradient, exact.to(gradient), rtol=rounding, atol=rounding)
-
-
-@forms
-def test_half_precision_sums_of_long_rows(log):
-    """2049 equal probabilities of 1/2049: float16 could not even count them."""
-    for case in [case for case in CASES if case.mass == "one"]:
-        p = case(torch.ones(2049, dtype=torch.float16), log=log)
-        expected = np.float16(-math.log(2049) if log else 1 / 2049)
-        np.testing.assert_array_equal(p.numpy(), expected, err_msg=str(case))
 
 
 def test_sparsemax_of_a_plateau_in_float32():

@@ -1,4 +1,4 @@
-"""A mapping of a user's own, sparse, with its loss: it works wherever the built-in ones do."""
+"""A mapping of a user's own, a record or a decorated function: it works like the built-in ones."""
 
 import dataclasses
 import pickle
@@ -14,10 +14,12 @@ from sparse_attn.inspection import plot_style
 from sparse_attn.losses.rows import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
 from sparse_attn.mappings.base import on_rows
+from sparse_attn.mappings.registry import module_of
 
 from .cases import assert_close, random_mask, random_scores
 
 SCALE = ParameterSpec("scale", 2.0, low=0.1)
+SHARE = ParameterSpec("share", 0.1, low=0.0, high=1.0)
 
 
 def _rows(rows, valid, scale, *, log):
@@ -54,10 +56,24 @@ OWN = MappingSpec(
 )
 
 
+def min_p(scores, share=0.1):
+    """softmax over the entries with at least a share of the largest probability."""
+    p = scores.softmax(-1)
+    p = torch.where(p < share * p.amax(-1, keepdim=True), 0.0, p)
+    return p / p.sum(-1, keepdim=True)
+
+
+def square(scores, valid, *, eps=1.0):
+    weights = (scores.square() + eps) * valid
+    return weights / weights.sum(-1, keepdim=True)
+
+
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
     register_mapping(OWN)
+    assert register_mapping("min-p", parameters=(SHARE,), source="these tests")(min_p) is min_p
+    register_mapping("square")(square)
 
 
 def test_it_is_in_the_registry_once():
@@ -67,25 +83,121 @@ def test_it_is_in_the_registry_once():
         register_mapping(OWN)
     with pytest.raises(ValueError, match=r"did you mean .*scaled"):
         Mapping("scale")
-    assert get_spec("sparsemax").function is maps.sparsemax
 
 
-def test_a_module_holds_it():
-    scores, module = random_scores(4, 9), Mapping("scaled", scale=3.0)
-    assert_close(module(scores), maps.sparsemax(3 * scores))
-    assert_close(module.log(scores), maps.sparsemax(3 * scores, log=True))
-    module.set_value("scale", 4.0)
-    assert_close(pickle.loads(pickle.dumps(module))(scores), maps.sparsemax(4 * scores))
-    mixed = Mapping("mixed-scaled", mix=0.5)
-    assert_close(mixed(scores), (maps.softmax(scores) + maps.sparsemax(2 * scores)) / 2)
+# The decorator of a function of rows
 
 
-def test_its_parameter_is_learned():
-    module = Mapping("scaled", learn="scale", num_heads=3)
-    p = module(random_scores(2, 3, 4, 9, scale=0.2, dtype=torch.float32))
-    (gradient,) = torch.autograd.grad(p.pow(2).sum(), module.raw_scale)
+def test_what_a_record_says_is_seen_in_the_rows():
+    spec = get_spec("min-p")
+    assert (spec.zeros, spec.translation_invariant, spec.source) == (True, True, "these tests")
+    assert spec.parameters == (SHARE,)
+    spec = get_spec("square")
+    assert (spec.zeros, spec.translation_invariant) == (False, False)
+    (eps,) = spec.parameters
+    assert (eps.name, eps.default, eps.range) == ("eps", 1.0, "(-inf, inf)")
+    register_mapping("square-2", zeros=True, translation_invariant=True)(square)
+    assert get_spec("square-2").zeros
+    assert get_spec("square-2").translation_invariant
+
+
+@pytest.mark.parametrize(("name", "function"), [("min-p", min_p), ("square", square)])
+def test_masks_dims_and_dtypes_are_handled(name, function):
+    scores, mask = random_scores(4, 9, 5), random_mask(4, 9, 5)
+    p = Mapping(name)(scores, mask, dim=1)
+    assert p.shape == scores.shape
+    assert (p[~mask] == 0).all()
+    for i in range(4):
+        for j in range(5):
+            row, few = scores[i, :, j], mask[i, :, j]
+            valid = {"valid": torch.ones(int(few.sum()), dtype=torch.bool)}
+            alone = function(row[few], **(valid if name == "square" else {}))
+            assert_close(p[i, few, j], alone)
+    half = Mapping(name)(scores.to(torch.bfloat16), mask, dim=1)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), p, atol=0.1, rtol=0.1)
+    assert not Mapping(name)(scores, torch.zeros_like(mask)).any()
+
+
+@pytest.mark.parametrize("name", ["min-p", "square"])
+def test_logarithm_and_gradients(name):
+    mapping, mask = Mapping(name), random_mask(4, 9)
+    scores = random_scores(4, 9).requires_grad_()
+    assert_close(mapping.log(scores, mask).exp(), mapping(scores, mask))
+    assert (mapping.log(scores, mask)[~mask] == -torch.inf).all()
+    torch.autograd.gradcheck(lambda z: mapping(z, mask), scores)
+    torch.autograd.gradcheck(lambda z: mapping.log(z, mask).clamp(min=-99.0), scores)
+
+
+def test_other_masses():
+    register_mapping("half", mass="at most one")(lambda scores: scores.softmax(-1) / 2)
+    register_mapping("tanh", mass="free")(lambda scores, valid: scores.tanh())
+    scores = random_scores(4, 9)
+    assert_close(Mapping("half")(scores).sum(-1), torch.full((4,), 0.5, dtype=scores.dtype))
+    assert_close(Mapping("tanh")(scores), scores.tanh())
+
+
+def test_zeros_of_longer_rows_are_seen():
+    def top_fifty(scores):
+        least = scores.topk(min(50, scores.shape[-1]), -1).values[..., -1:]
+        return scores.masked_fill(scores < least, -torch.inf).softmax(-1)
+
+    register_mapping("top-fifty")(top_fifty)
+    assert get_spec("top-fifty").zeros
+
+
+def test_a_cell_of_a_notebook_runs_again():
+    def made(slope):
+        def again(scores):
+            return (slope * scores).softmax(-1)
+
+        return again
+
+    register_mapping("again")(made(1.0))
+    register_mapping("again")(made(2.0))
+    scores = random_scores(4, 9)
+    assert_close(Mapping("again")(scores), (2 * scores).softmax(-1))
+    with pytest.raises(ValueError, match="name='again' is already registered"):
+        register_mapping("again")(min_p)
+
+
+def test_the_module_of_a_mapping():
+    assert module_of("min-p") == module_of("scaled-min-p") == __name__
+    assert module_of("softmax") is module_of("mixed-entmax") is None
+    assert not [name for name in registry.LIBRARY if module_of(name)]  # softmax-abs has torch.abs
+
+
+# Parameters, and mappings made of it
+
+
+@pytest.mark.parametrize(("name", "parameter"), [("scaled", "scale"), ("square", "eps")])
+def test_its_parameter_is_fixed_or_learned_by_head(name, parameter):
+    scores = random_scores(2, 3, 4, 9, scale=0.2, dtype=torch.float32)
+    fixed = Mapping(name, **{parameter: 3.0})
+    learned = Mapping(name, learn=parameter, num_heads=3, **{parameter: 3.0})
+    p = learned(scores)
+    torch.testing.assert_close(p, fixed(scores))
+    (gradient,) = torch.autograd.grad(p.pow(2).sum(), list(learned.parameters()))
     assert gradient.shape == (3,)
     assert (gradient != 0).all()
+    fixed.set_value(parameter, 4.0)
+    other = Mapping(name, **{parameter: 4.0})
+    assert_close(pickle.loads(pickle.dumps(fixed))(scores), other(scores))
+
+
+def test_it_is_mixed_and_takes_a_sink():
+    scores = random_scores(4, 9)
+    assert_close(Mapping("scaled", scale=3.0)(scores), maps.sparsemax(3 * scores))
+    mixed = Mapping("mixed-scaled", mix=0.5)
+    assert_close(mixed(scores), (maps.softmax(scores) + maps.sparsemax(2 * scores)) / 2)
+    mixed = Mapping("mixed-min-p", mix=0.5, share=0.3)(scores)
+    assert_close(mixed, (maps.softmax(scores) + min_p(scores, 0.3)) / 2)
+    with_sink = Mapping("square", sink=1.0)(scores)
+    more = torch.cat([scores, torch.ones(4, 1, dtype=scores.dtype)], -1)
+    assert_close(with_sink, square(more, torch.ones_like(more, dtype=torch.bool))[:, :-1])
+
+
+# Records
 
 
 def test_a_function_and_a_log_function_apart():
@@ -114,7 +226,8 @@ def test_one_line_of_log_g(capsys):
     assert_close(mapping.log(scores, mask).exp(), mapping(scores, mask))
     assert not mapping.spec.zeros
     hidden, words = random_scores(4, 8), torch.tensor([0, 3, 1, 2])
-    for head in (LinearHead(8, 5, "powers"), AdaptiveHead(8, 5, [3], "powers")):
+    linear = [LinearHead(8, 5, name) for name in ("powers", "square")]
+    for head in (*linear, AdaptiveHead(8, 5, [3], "powers")):
         log_p = head.double().log_prob(hidden)
         assert_close(head.nll(hidden, words, reduction="none"), -log_p[range(4), words])
     main(["mappings", "powers"])
@@ -175,15 +288,12 @@ def test_a_multi_label_head_learns_by_any_of_them(name, loss):
         MultiLabelHead(8, 6, "scaled", loss="nll")
 
 
-def test_the_command_line_tells_of_it(capsys):
+def test_the_command_line_tells_of_it_and_plots_have_its_colour(capsys):
     main(["mappings", "scaled"])
     told = capsys.readouterr().out
     assert "sparsemax(s z)." in told
     assert "pairs, squares" in told
     assert "scale = 2 in [0.1, inf]" in told
-
-
-def test_its_colour_is_that_of_its_record():
     (look,) = plot_style.styles(["scaled"])
     assert look["color"] == "#7F3C8D"
 
