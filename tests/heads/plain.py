@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn import Mapping
+from sparse_attn import Mapping, functional
 from sparse_attn.heads import AdaptiveHead, Head, LinearHead, MixtureHead
 
 VOCAB, HIDDEN, BOUND, COMPONENTS = 11, 5, 8.0, 3
@@ -30,19 +30,25 @@ WORD_WEIGHTS = tuple(0.25 * (1 + word % 5) for word in range(VOCAB))
 
 @dataclass(frozen=True)
 class Case:
-    """A mapping that never returns zeros, and its log g(z) given the module's raw parameters."""
+    """A mapping, and its log g(z), or log p, given the module's raw parameters."""
 
     name: str
     log_g: Callable[[Tensor, Mapping], Tensor]
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return "-".join([self.name, *(f"{value}" for value in self.options.get("learn", []))])
+        shown = [*self.options.get("learn", []), *([1.2] if "alpha" in self.options else [])]
+        return "-".join([self.name, *(f"{value}" for value in shown)])
 
     @property
     def mapping(self) -> Mapping:
         """A new one, with the parameters it starts from."""
         return Mapping(self.name, **self.options)
+
+    @property
+    def alpha(self) -> float:
+        """Of the loss of a sparse mapping."""
+        return 2.0 if self.name == "sparsemax" else self.options.get("alpha", 1.5)
 
     def log_prob(self, scores: Tensor, mapping: Mapping) -> Tensor:
         """log g - log sum g, [..., V]."""
@@ -101,6 +107,11 @@ CASES = [
     Case("plif", plif_curve, {"knots": 9, "bound": BOUND}),
     Case("monotone", monotone_curve, {"units": 3}),
 ]
+SPARSE = [
+    Case("sparsemax", lambda z, m: functional.sparsemax(z, log=True)),
+    Case("entmax", lambda z, m: functional.entmax(z, 1.5, log=True)),
+    Case("entmax", lambda z, m: functional.entmax(z, 1.2, log=True), {"alpha": 1.2}),
+]
 BY_NAME = {str(case): case for case in CASES}
 LEARNED = [case for case in CASES if list(case.mapping.parameters())]
 
@@ -152,6 +163,21 @@ class Problem:
         """Its log p written out."""
         return dense_log_prob(self.case, head, hidden)
 
+    def losses(self, head: Any, hidden: Tensor, targets: Tensor) -> Tensor:
+        """What it is trained by, written out for targets that all count."""
+        if self.case in SPARSE:
+            return dense_entmax_loss(head.scores(hidden), targets, self.case.alpha)
+        log_p = self.log_prob(head, hidden)
+        return -(F.one_hot(targets, head.vocab).to(log_p) * log_p).sum(-1)
+
+    def loss(self, head: Head, hidden: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        """Its losses where the targets are not ignored, reduced."""
+        kept = targets != IGNORED
+        losses = self.losses(head, hidden, targets.where(kept, 0)) * kept
+        if reduction == "none":
+            return losses
+        return losses.sum() if reduction == "sum" else losses.sum() / kept.sum()
+
 
 PROBLEMS = [
     Problem(make, case)
@@ -159,6 +185,7 @@ PROBLEMS = [
     for case in CASES
     if make is not adaptive_head or case.name != "weighted-softmax"
 ]
+SPARSE_PROBLEMS = [Problem(linear_head, case) for case in SPARSE]
 FEW_PROBLEMS = [
     Problem(linear_head, BY_NAME["softmax"]),
     Problem(linear_head, BY_NAME["plif"]),
@@ -214,6 +241,17 @@ def dense_latents(head: MixtureHead, hidden: Tensor) -> Tensor:
     count, size = head.components, head.weight.shape[1]
     rows = (hidden.unsqueeze(-2) * head.latent.weight).sum(-1) + head.latent.bias
     return torch.tanh(rows.unflatten(-1, (count, size)))
+
+
+def dense_entmax_loss(scores: Tensor, targets: Tensor, alpha: float) -> Tensor:
+    """(p - e_c) . z + H(p), with Tsallis' H = sum (p - p^alpha) / (alpha (alpha - 1)).
+
+    Blondel, Martins and Niculae 2019; a p that is held constant does not change the gradient.
+    """
+    p = functional.entmax(scores.detach(), alpha)
+    entropy = (p - p**alpha).sum(-1) / (alpha * (alpha - 1))
+    one_hot = F.one_hot(targets, scores.shape[-1])
+    return ((p - one_hot) * scores).sum(-1) + entropy
 
 
 def weighted_sum(losses: Tensor) -> Tensor:
