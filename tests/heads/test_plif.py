@@ -1,7 +1,6 @@
 """The learned monotone functions as output layers: PLIF, and the network with one hidden layer."""
 
 import math
-import time
 import warnings
 
 import pytest
@@ -37,21 +36,6 @@ def test_slope_gradients_beyond_the_bound():
     assert_same(found, gradients(problem.loss(head, hidden, targets), *inputs))
 
 
-def test_constant_of_the_function_is_out_of_reach():
-    """With slope 1 on [-T, -1.5 T / 2], a bin below every score shifts f by a constant."""
-    head, hidden, targets = linear_head(BY_NAME["plif"]), random_hidden(6), random_targets(6)
-    scores = head.scores(hidden)
-    width = 2 * head.mapping.bound / 9
-    below = int((scores.min().item() + head.mapping.bound) / width)
-    assert below > 0
-    before = head.nll(hidden, targets)
-    (gradient,) = gradients(before, head.mapping.raw_slopes)
-    assert_same(gradient[:below], torch.zeros(below, dtype=torch.float64))
-    with torch.no_grad():
-        head.mapping.raw_slopes[:below] += 1.0
-    assert_same(head.nll(hidden, targets), before)
-
-
 @pytest.mark.parametrize(("knots", "spread"), [(1000, 0.02), (1000, 0.5), (10, 1.0)])
 def test_plif_slopes_get_exact_gradients_in_float32(knots, spread):
     torch.manual_seed(0)
@@ -70,21 +54,6 @@ def test_plif_slopes_get_exact_gradients_in_float32(knots, spread):
 # Size
 
 
-def test_many_knots_are_fast():
-    """Ganea et al. use 1e5 and 1e6: no logit may cost a pass over the knots."""
-    knots = 1_000_000
-    head = LinearHead(16, 500, Mapping("plif", knots=knots, bound=20.0))
-    hidden, targets = torch.randn(256, 16), torch.randint(500, (256,))
-    head.nll(hidden, targets).backward()
-    begun = time.process_time()
-    loss = head.nll(hidden, targets, chunk=64)
-    loss.backward()
-    assert time.process_time() - begun < 2.0
-    assert loss.isfinite()
-    assert head.mapping.raw_slopes.grad.shape == (knots,)
-    assert head.mapping.raw_slopes.grad.isfinite().all()
-
-
 def test_a_million_knots_in_float32_are_accurate():
     """Sums over 5e5 slopes of 1: f(x) = log p_0 - log p_1 = x to 1e-4 all the same."""
     head = LinearHead(1, 2, Mapping("plif", knots=1_000_000, bound=20.0), bias=False)
@@ -94,6 +63,8 @@ def test_a_million_knots_in_float32_are_accurate():
     x = torch.linspace(-19, 19, 101)
     log_p = head.log_prob(x.unsqueeze(-1))
     assert_same(log_p[:, 0] - log_p[:, 1], x, rtol=0, atol=1e-4)
+    head.nll(x.unsqueeze(-1), torch.zeros(101, dtype=torch.long), chunk=64).backward()
+    assert head.mapping.raw_slopes.grad.isfinite().all()
 
 
 # A bound that is too small

@@ -48,34 +48,6 @@ def test_words_learn_at_the_prior(case):
     assert (gradient.abs().amax(-1) > 1e-6).all()
 
 
-def test_closed_forms():
-    """Spec section 2; the constant C is that of the word whose score is given."""
-    prior, free = PRIOR, linear_head(BY_NAME["softmax"])
-    match_prior(free, COUNTS)
-    assert_same(free.bias.detach(), (prior / prior.max()).log())
-
-    head = linear_head(BY_NAME["spherical-softmax"])
-    match_prior(head, COUNTS)
-    scale = 2 * 0.0198 / prior.min()
-    assert_same(head.bias.detach(), (scale * prior - 0.0198).sqrt())
-
-    head = linear_head(BY_NAME["taylor-softmax"])
-    match_prior(head, COUNTS)
-    rarest = head.bias.detach().min()
-    assert_same(rarest, torch.zeros_like(rarest), atol=1e-3, rtol=0)
-    scale = (1 + (1 + rarest) ** 2) / 2 / prior.min()
-    assert_same(head.bias.detach(), -1 + (2 * scale * prior - 1).sqrt())
-
-    head = linear_head(BY_NAME["softmax-abs"])
-    match_prior(head, COUNTS)
-    scale = 2 / prior.min()
-    assert_same(head.bias.detach(), (scale * prior).log())
-
-    head = linear_head(BY_NAME["normalized-sigmoid"])
-    match_prior(head, COUNTS)
-    assert_same(head.bias.detach(), torch.logit(0.5 * prior / prior.max()))
-
-
 def test_other_eps():
     """Also a learned one, and 0, where scale is free."""
     for mapping in (
