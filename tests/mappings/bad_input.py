@@ -224,8 +224,6 @@ RECORDS = [
     plain(flag, "^hard=True: expected a parameter with a number", TypeError),
     plain(lambda z, dim=-1: z, "^dim: handled for every mapping; leave it out", TypeError),
     plain(flag, "^parameters: own has no argument share", parameters=(SHARE,)),
-    plain(lambda z, share=0.2: z.softmax(-1), r"share: default 0\.2 in the function and 0\.1",
-          parameters=(SHARE,)),
     plain(lambda z, k=3: z.topk(k).values, r"^mapping='own': TypeError: topk.*as tensors \(1,\)"),
     plain(lambda z: z.softmax(-1).sum(-1), r"expected the shape of the scores, got \(4, 8\)"),
     plain(lambda z: torch.from_numpy(z.numpy()), "'own': RuntimeError: .*grad"),
@@ -241,7 +239,7 @@ RECORDS = [
     plain(lambda z: z.detach().softmax(-1), "has no gradient; use PyTorch operations"),
     plain(lambda z: z.softmax(-1), "name='a b:1': expected letters", name="a b:1"),
     plain(lambda z: functional.sparsemax(z), "zeros=False: own gives", zeros=False),
-    plain(lambda z: z.softmax(-1), "zero: no field of MappingSpec", TypeError, zero=True),
+    plain(lambda z: z.softmax(-1), "argument 'zero'", TypeError, zero=True),
     wrong("a decorator without a name", lambda: register_mapping(flag),
           "expected a name, as in @register", TypeError),
 ]  # fmt: skip
