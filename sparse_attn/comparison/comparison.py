@@ -32,7 +32,7 @@ from sparse_attn.comparison.measure import (
     measure,
     sample,
 )
-from sparse_attn.comparison.options import Given, Options, named_as_options, option_of
+from sparse_attn.comparison.options import Given, Options, option_of
 from sparse_attn.comparison.reader import LONGEST, Reader, open_reader
 from sparse_attn.comparison.windows import cut_windows, hide_numbers
 from sparse_attn.hf.opening import check_vocabulary, quiet_transformers
@@ -48,7 +48,6 @@ from sparse_attn.system.machine import device_name, versions
 NEAR = 0.1  # relative difference allowed between the zeros of a control and of its mapping
 
 
-@named_as_options(Options)
 def compare(options: Options) -> dict[str, Any]:
     """Check the options, measure, and return the record.
 

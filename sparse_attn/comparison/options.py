@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparse_attn.evaluation.rows import SUFFIXES, column_names
@@ -59,26 +56,6 @@ class Given:
 def option_of(name: str) -> str:
     """Return the option of a field; data_dir is spelled as the options of glue."""
     return f"--{name if name == 'data_dir' else name.replace('_', '-')}"
-
-
-@contextmanager
-def named_as_options(kind: type[Given]) -> Iterator[None]:
-    """Name the options of a command in errors of the library, which names arguments."""
-    options = {field.name: option_of(field.name) for field in fields(kind)}
-    options |= {"output_dir": "--out", "model": "MODEL"}
-
-    def option(found: re.Match[str]) -> str:
-        # a name without `_` may be a word of a sentence
-        is_name = found[2] or "_" in found[1] or found.string[found.end() :][:1] == ":"
-        return options[found[1]] + " " * bool(found[2]) if is_name else found[0]
-
-    try:
-        yield
-    except (ValueError, TypeError, FloatingPointError, OSError) as error:
-        # not in a path
-        names = rf"(?<![\w/.-])({'|'.join(options)})(?:(=)|\b(?!/))"
-        error.args = (re.sub(names, option, str(error)),)
-        raise
 
 
 @dataclass(frozen=True)

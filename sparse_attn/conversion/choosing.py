@@ -11,7 +11,6 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from sparse_attn.conversion.heads import measure_heads
 from sparse_attn.conversion.plan import Batch, LayerPlan, Plan, reach_targets
 from sparse_attn.conversion.states import distances, states_of
 from sparse_attn.hf.attention import NAME
@@ -69,13 +68,6 @@ def make_plan(
         _measure_dials(model, plan, dial, target, batches)
         _choose(plan, dial, target, choose_layers)
         _reach_chosen_zeros(model, plan, batches)
-    with patched(model, "softmax"):
-        mappings = [
-            plan.make(layer, own.value) if own.converted else None
-            for layer, own in zip(attention_layers(model), layers, strict=True)
-        ]
-        for own, found in zip(layers, measure_heads(model, mappings, batches), strict=True):
-            own.head_zeros, own.head_errors = found
     return plan
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from sparse_attn.comparison.page import notes, provenance, results, share, table
 from sparse_attn.reports import canvas, text
@@ -32,10 +31,6 @@ def make_page(record: dict[str, Any]) -> Page:
         Heading("Layers"),
         layers(record),
     ]
-    if any(layer["head_zeros"] for layer in record["layers"]):
-        note = "Of the untrained swap; left: exact zeros, right: squared error of the head's output"
-        note += ", relative to softmax's."
-        blocks.append(Plot("heads", "Heads", note, heads(record)))
     if any(len(layer["zeros"]) > 1 for layer in record["layers"]):
         note = "Each layer swapped alone, untrained: distance from softmax's states and outputs."
         blocks.append(Plot("layers", "Loss by zeros, layer by layer", note, by_layer(record)))
@@ -107,27 +102,6 @@ def _loss_alone(layer: dict[str, Any]) -> str:
         return f"{layer['losses'][0]:.4f}"
     rising = np.maximum.accumulate(layer["zeros"])
     return f"{np.interp(layer['wanted'], rising, layer['losses']):.4f}"
-
-
-def heads(record: dict[str, Any]) -> Figure:
-    """Plot zeros and errors of every head; layers that keep softmax are blank."""
-    figure, panels = canvas.panels(
-        ["exact zeros, %", "relative error of the output"], 1.0 + 0.3 * len(record["layers"])
-    )
-    shown = (("head_zeros", 100, 100), ("head_errors", 1, None))
-    for axes, (key, scale, most) in zip(panels, shown, strict=True):
-        rows = [layer[key] for layer in record["layers"]]
-        values = np.full((len(rows), max(map(len, rows))), np.nan)
-        for place, row in enumerate(rows):
-            values[place, : len(row)] = scale * np.array(row)
-        shades: dict[str, Any] = {"cmap": "cividis", "aspect": "auto", "vmin": 0, "vmax": most}
-        image = axes.imshow(np.ma.masked_invalid(values), **shades)
-        axes.grid(visible=False)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.set(xlabel="head", ylabel="layer")
-        figure.colorbar(image, ax=axes)
-    return figure
 
 
 def by_layer(record: dict[str, Any]) -> Figure:

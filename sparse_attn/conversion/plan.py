@@ -38,8 +38,6 @@ class LayerPlan:
         wanted: share of zeros to keep while healing; None if the parameters were given.
         offset: shortfall of the layer's zeros in the current model against those in `zeros`.
         value: value of the dial's parameter; None for a mapping without a dial.
-        head_zeros, head_errors: share of zeros and |o - o'|^2 / |o'|^2 by head in the untrained
-            swap; o is the head's output, o' softmax's for the same input.
     """
 
     name: str
@@ -50,8 +48,6 @@ class LayerPlan:
     wanted: float | None = None
     offset: float = 0.0
     value: float | None = None
-    head_zeros: list[float] = field(default_factory=list)
-    head_errors: list[float] = field(default_factory=list)
 
     def aim(self, share: float) -> float:
         """Return the zeros at a share of the way from the least loss to the target."""

@@ -11,7 +11,6 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
-from sparse_attn.comparison.options import named_as_options
 from sparse_attn.comparison.reader import Reader
 from sparse_attn.conversion.converting import PLAN, convert
 from sparse_attn.conversion.inputs import Inputs, read_inputs, read_model
@@ -27,7 +26,6 @@ from sparse_attn.system.run_folders import CONFIG_FILE, check_run_folder, claim_
 RECORD_FILE = "record.json"
 
 
-@named_as_options(Options)
 def perform(options: Options) -> dict[str, Any] | None:
     """Run the stages that are not done yet; return the record in the main process.
 

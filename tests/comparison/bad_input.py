@@ -205,10 +205,10 @@ MODELS: list[tuple[str, Call, str]] = [
 ]
 ROWS = [
     *(Wrong(f"compare: {name}", call, ValueError, says) for name, call, says in [*FILES, *MODELS]),
-    nowhere(FileNotFoundError, "^--task: there is no file no.yaml", "--task", "no.yaml"),
+    nowhere(FileNotFoundError, "^task: there is no file no.yaml", "--task", "no.yaml"),
     nowhere(
         FileNotFoundError,
-        "^--data_dir /nowhere: no such folder; expected data_dir/MRPC",
+        "^data_dir=/nowhere: no such folder; expected data_dir/MRPC",
         *("--task", "MRPC", "--data_dir", "/nowhere"),
     ),
 ]

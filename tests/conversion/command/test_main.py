@@ -45,7 +45,7 @@ def test_it_prints_the_table_and_writes_the_page(
     page = (out / "report.md").read_text()
     assert str(tmp_path) not in page
     figures = {path.name for path in out.glob("*.png")}
-    assert figures == {"zeros.png", "heads.png", "layers.png", "loss.png"}
+    assert figures == {"zeros.png", "layers.png", "loss.png"}
     assert all(name in page for name in figures)
     assert [line["step"] for line in record["loss"]] == [10, 20]
     assert re.search(r"time of a forward pass / the unpatched model's \| \d+\.\d\d", page)
@@ -106,8 +106,7 @@ def test_a_training_that_diverges_is_one_line(
     assert stopped.value.code == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == (
-        "error: the loss is NaN: training has diverged; lower --learning-rate, and name another "
-        "folder"
+        "error: the loss is NaN: training has diverged; lower learning_rate, and name another folder"
     )
 
 

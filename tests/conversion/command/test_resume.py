@@ -99,9 +99,9 @@ def test_a_finished_conversion_is_shown_again(
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        (["--seed", "1"], r"\(--seed: requested 1, found 0\)"),
-        (["--target-zeros", "0.5"], r"--out .*\(--target-zeros: requested 0.5, found 0.6\)"),
-        (["--task", "MRPC"], r"\(--task: requested 'MRPC', found None\)"),
+        (["--seed", "1"], r"\(seed: requested 1, found 0\)"),
+        (["--target-zeros", "0.5"], r"output_dir=.*\(target_zeros: requested 0.5, found 0.6\)"),
+        (["--task", "MRPC"], r"\(task: requested 'MRPC', found None\)"),
     ],
 )
 def test_other_options_are_refused(
