@@ -1,4 +1,4 @@
-"""Wrong files, mappings and models of conversions."""
+"""Wrong files, mappings and models of the command; `test_convert.py` has those of `convert`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +9,12 @@ import torch
 from sparse_attn import patch_model
 from sparse_attn.conversion.stages import perform
 from tests.bad_input import Wrong
-from tests.comparison.bad_input import CLASSIFIER, TASK, bert, deberta
+from tests.comparison.bad_input import BERT, CLASSIFIER, TASK, bert
 from tests.conversion.command.running import parse
 from tests.glue.make_glue import write_task
 from tests.letters import letter_tokenizer
 
 Call = Callable[[Path], Any]
-BERT = bert()
 TEXTS = [f"text {i}" for i in range(90)]
 
 
@@ -41,7 +40,7 @@ def given(
 
 
 def patched() -> Any:
-    return patch_model(bert()(), "sparsemax")
+    return patch_model(BERT(), "sparsemax")
 
 
 TARGET = ("--target-zeros", "0.99")
