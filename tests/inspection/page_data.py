@@ -1,8 +1,10 @@
 """Records by hand, and pages read back without the code that wrote them."""
 
 import base64
+import gzip
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.inspection.by_layer import LayerTensors
+from sparse_attn.inspection.long_text import STEP
 
 
 @dataclass
@@ -78,3 +81,26 @@ def numbers(text: str, dtype: str) -> Tensor:
     """Base64 of numbers as float64."""
     raw = numpy.frombuffer(base64.b64decode(text), dtype=dtype)
     return torch.from_numpy(raw.astype("float64"))
+
+
+def text_data(page: str) -> dict[str, Any]:
+    """The data of the page of a long text."""
+    found: dict[str, Any] = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.S)[0])
+    return found
+
+
+def text_weights(page: str, place: int) -> Tensor:
+    """The weights (N, N) of a view of the page of a long text, as its script decodes them."""
+    data = text_data(page)
+    count = len(data["tokens"])
+    packed = re.findall(rf'id="view-{place}">(.*?)</script>', page)[0]
+    held = numpy.frombuffer(gzip.decompress(base64.b64decode(packed)), "<u2").astype(float)
+    lengths = held[:count].astype(int)
+    differences, codes = numpy.split(held[count:], [lengths.sum()])
+    made, ends = torch.zeros(count, count).double(), lengths.cumsum()
+    for query, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        row = slice(end - length, end)
+        keys = differences[row].cumsum().astype(int)
+        shades = numpy.exp((codes[row] - 65535) * STEP)
+        made[query, keys] = torch.from_numpy(data["most"][place] * shades)
+    return made

@@ -1,6 +1,7 @@
-"""What pictures draw is what they were given."""
+"""Pictures draw what they were given, and a mapping looks the same in all of them."""
 
 import importlib
+import itertools
 import sys
 from collections.abc import Callable
 from io import BytesIO
@@ -11,18 +12,20 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from matplotlib import rc_context, rcParams
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
-from transformers import T5Config, T5Model
+from matplotlib.text import Text
 
 from sparse_attn import Mapping, mapping_names, patch_model
 from sparse_attn.hf.patching import set_parameter
-from sparse_attn.inspection import pictures, record_attention
+from sparse_attn.inspection import pictures, plot_style, record_attention
+from sparse_attn.mappings.registry import LIBRARY
 from tests.figures import blank_panels
-from tests.inspection.tiny import IDS, MASK, TOKENS, recorded, sharp_bert
+from tests.hf.families import BY_NAME
+from tests.inspection.tiny import IDS, TOKENS, recorded, sharp_bert
+from tests.marks import first
 
 SVG = "http://www.w3.org/2000/svg"
 
@@ -160,7 +163,7 @@ def test_heads_of_two_mappings_side_by_side() -> None:
     records = {name: recorded(sharp_bert(name), weights=True) for name in ("softmax", "entmax")}
     layer = records["softmax"].layers[1]
     figure = pictures.draw_attention(records, TOKENS, layer=layer, head=[0, 3, 2])
-    *panels, bar = figure.axes
+    *panels, _ = figure.axes
     assert len(panels) == 6
     for place, axes in enumerate(panels):
         name, head = ("softmax", "entmax")[place % 2], (0, 3, 2)[place // 2]
@@ -171,33 +174,10 @@ def test_heads_of_two_mappings_side_by_side() -> None:
         assert axes.images[0].norm(0.25) == 0.5
         assert axes.images[0].cmap == panels[0].images[0].cmap
     assert figure.get_suptitle() == "layer 1"
-    assert bar.get_xlabel() == "attention weight $p$; white: exactly 0"
     rendered(figure)  # places the panels
     places = [axes.get_position() for axes in panels]
     assert places[0].y0 == places[1].y0 > places[2].y0
     assert places[0].x1 < places[1].x0
-    assert places[0].x0 == pytest.approx(places[2].x0)
-    # tokens stand left of the first column and above the first row
-    for place, axes in enumerate(panels):
-        assert axes.yaxis.get_tick_params()["labelleft"] == (place % 2 == 0)
-        assert axes.xaxis.get_tick_params()["labeltop"] == (place < 2)
-
-
-def test_titles_say_what_the_panels_share() -> None:
-    record = recorded(sharp_bert("entmax"), weights=True)
-    heads = pictures.draw_attention(record, TOKENS, layer=0, head=range(3))
-    titles = [axes.get_title().partition(":")[0] for axes in heads.axes]
-    assert titles == ["head 0", "head 1", "head 2", ""]  # the last is the colour bar
-    assert heads.get_suptitle() == "entmax, layer 0"
-    both = pictures.draw_attention({"a": record, "b": record}, TOKENS, layer=0, head=1, title="c")
-    assert [axes.get_title().partition(":")[0] for axes in both.axes] == ["a", "b", ""]
-    assert both.get_suptitle() == "c"
-    given = pictures.draw_weights({"x": torch.eye(7), "y": torch.ones(7, 7) / 7}, TOKENS)
-    assert [axes.get_title() for axes in given.axes[:2]] == [
-        "x: 86 % exact zeros",
-        "y: 0 % exact zeros",
-    ]
-    assert given.get_suptitle() == ""
 
 
 def test_pictures_in_axes_of_a_caller() -> None:
@@ -216,46 +196,27 @@ def test_pictures_in_axes_of_a_caller() -> None:
     assert pictures.draw_sparsity(record, ax=middle, title="(b)") is figure
     assert len(middle.images) == 1
     assert pictures.draw_support(record, ax=right) is figure
-    assert len(right.lines) == 3
     assert right.get_title() == "entmax: support by position"
     assert figure.get_suptitle() == ""
-    top, bottom = Figure(layout="constrained").subfigures(2, 1)
-    assert pictures.draw_sparsity(record, ax=bottom.add_subplot()) is top.get_figure(root=True)
-    assert bottom.axes
-    assert not top.axes
 
 
 def test_sizes_and_titles() -> None:
     record = recorded(sharp_bert("entmax"), weights=True)
     look: dict[str, Any] = {"figsize": (3.5, 2.5), "title": "ours"}
-    drawn = [
-        pictures.draw_attention(record, TOKENS, layer=0, head=1, **look),
+    for figure in (
         pictures.draw_attention(record, TOKENS, layer=0, head=[1, 2], **look),
         pictures.draw_weights(torch.eye(7), TOKENS, **look),
         pictures.draw_sparsity(record, cmap="Blues", **look),
         pictures.draw_support(record, **look),
         pictures.draw_parameters(record, **look),
         pictures.draw_simplex("entmax", **look),
-    ]
-    for figure in drawn:
+    ):
         assert figure.get_size_inches().tolist() == [3.5, 2.5]
         assert figure.get_suptitle() == "ours"
-    assert pictures.draw_curves(["softmax"], figsize=(3, 2)).get_size_inches().tolist() == [3, 2]
-
-
-def test_numbers_are_legible_on_any_colours() -> None:
-    """Few zeros are dark in cividis and light in Blues."""
-    record = recorded(sharp_bert("r-softmax", r=0.2))
-    for cmap, colour in ((None, "white"), ("Blues", "black")):
-        figure = pictures.draw_sparsity(record, cmap=cmap)
-        assert {text.get_color() for text in figure.axes[0].texts} == {colour}
 
 
 FIGURES: list[tuple[Callable[[], Figure], set[str]]] = [
-    (
-        lambda: pictures.draw_weights({"a": torch.eye(2), "b": torch.eye(2)}, ["über", "$x$"]),
-        {"$x$"},
-    ),
+    (lambda: pictures.draw_weights(torch.eye(2), ["über", "$x$"]), {"über", "$x$", "query"}),
     (lambda: pictures.draw_sparsity(recorded(sharp_bert("sparsemax"))), {"head", "layer"}),
     (lambda: pictures.draw_support(recorded(sharp_bert("sparsemax"))), {"layer"}),
     (lambda: pictures.draw_parameters(recorded(sharp_bert("entmax"))), {"alpha"}),
@@ -264,38 +225,17 @@ FIGURES: list[tuple[Callable[[], Figure], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("draw", "words"),
-    [
-        (lambda: pictures.draw_weights(torch.eye(2), ["über", "$x$"]), {"über", "$x$", "query"}),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in FIGURES),
-    ],
-)
+@pytest.mark.parametrize(("draw", "words"), first(*FIGURES))
 def test_files_for_publishers(draw: Callable[[], Figure], words: set[str], tmp_path: Path) -> None:
     """Text is text in SVG and Type 42 in PDF, and the caller's settings stay as they are."""
     figure, settings = draw(), dict(rcParams)
     figure.savefig(tmp_path / "figure.svg")
     figure.savefig(content := BytesIO(), format="pdf")
     assert dict(rcParams) == settings
-    texts = {
-        "".join(element.itertext())
-        for element in ElementTree.parse(tmp_path / "figure.svg").iter(f"{{{SVG}}}text")
-    }
-    assert words <= texts
+    texts = ElementTree.parse(tmp_path / "figure.svg").iter(f"{{{SVG}}}text")
+    assert words <= {"".join(element.itertext()) for element in texts}
     assert b"/Type3" not in content.getvalue()
     assert b"/CIDFontType2" in content.getvalue()
-
-
-def test_a_file_of_several_pages_has_fonts_of_one_type(tmp_path: Path) -> None:
-    """PdfPages writes them when it is closed, which no figure sees."""
-    with PdfPages(tmp_path / "pages.pdf") as pages:
-        pages.savefig(pictures.draw_curves(["softmax"]))
-    content = (tmp_path / "pages.pdf").read_bytes()
-    assert b"/Type3" in content
-    assert b"/CIDFontType2" not in content
-    with rc_context({"pdf.fonttype": 42}), PdfPages(tmp_path / "pages.pdf") as pages:
-        pages.savefig(pictures.draw_curves(["softmax"]))
-    assert b"/Type3" not in (tmp_path / "pages.pdf").read_bytes()
 
 
 def test_simplex_of_rows_of_zeros() -> None:
@@ -309,30 +249,20 @@ def test_simplex_of_rows_of_zeros() -> None:
 
 
 def test_sparsity_with_layers_that_did_not_run() -> None:
-    config = T5Config(
-        vocab_size=20,
-        d_model=16,
-        d_kv=4,
-        d_ff=8,
-        num_layers=2,
-        num_heads=4,
-        decoder_start_token_id=0,
-    )
-    model = patch_model(T5Model(config).eval(), "sparsemax")
+    family = BY_NAME["t5"]
+    model = patch_model(family.build(), "sparsemax")
     with record_attention(model) as record, torch.no_grad():
-        model.encoder(IDS, attention_mask=MASK)
+        model.encoder(family.inputs()["input_ids"])
     figure = pictures.draw_sparsity(record)
     shown = figure.axes[0].images[0].get_array()
-    assert shown.mask.all(-1).tolist() == [False] * 2 + [True] * 4
-    np.testing.assert_array_equal(shown[:2], 100 * record.zeros[:2])
+    ran = [name.startswith("encoder") for name in record.layers]
+    assert (~shown.mask.all(-1)).tolist() == ran
+    np.testing.assert_array_equal(shown[ran], 100 * record.zeros[ran])
     texts = [t.get_text() for t in figure.axes[0].texts]
-    assert texts == [f"{100 * share:.0f}" for share in record.zeros[:2].flatten().tolist()]
-    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names[::3] == ["encoder.0.0.SelfAttention", "decoder.0.1.EncDecAttention"]
-    assert cells(figure, (4, 1))[0].max() < 0.95
-    assert [np.isnan(line).all() for line in ydata(pictures.draw_support(record))][2:] == [True] * 4
-    with pytest.raises(ValueError, match="record: has no call of the whole model"):
-        pictures.draw_parameters(record)
+    assert texts == [f"{100 * share:.0f}" for share in record.zeros[ran].flatten().tolist()]
+    assert cells(figure, (ran.index(False), 1))[0].max() < 0.95  # hatched
+    drawn = ydata(pictures.draw_support(record))
+    assert [not np.isnan(line).all() for line in drawn] == ran
 
 
 def test_support_by_position() -> None:
@@ -386,3 +316,33 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "sparse_attn.inspection.plot_style")
     with pytest.raises(ImportError, match=r"pip install 'sparse-attn\[plots\]'"):
         importlib.import_module("sparse_attn.inspection.plot_style")
+
+
+# Colours, markers and labels
+
+
+def colours(*labels: str) -> list[str]:
+    return [look["color"] for look in plot_style.styles(labels)]
+
+
+def test_labels_have_the_colour_of_their_mapping() -> None:
+    names = [name for name in mapping_names() if name in LIBRARY]
+    assert colours(*names) == [plot_style.PALETTE[name] for name in names]
+    assert len({*colours(*names)}) == len(names)
+    labels = ("entmax-1.5", "taylor", "sparsemax-hinge", "ours r-softmax [flex]", "softmax (slow)")
+    named = ("entmax", "taylor-softmax", "sparsemax", "r-softmax", "softmax")
+    assert colours(*labels) == colours(*named)
+    one, two, other = plot_style.styles(["softmax", "softmax-fine", "mos"])
+    assert one["color"] == two["color"] != other["color"]
+    assert one["marker"] != two["marker"]
+    assert one["linestyle"] != two["linestyle"]
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap() -> None:
+    figure, axes = plot_style.single()
+    ends = {"a": 1.0, "b": 0.99, "c": 0.5, "d": 1.0}
+    plot_style.label_ends(axes, {n: axes.plot([0, 1], [0, y])[0] for n, y in ends.items()})
+    FigureCanvasAgg(figure).draw()
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    assert not [pair for pair in itertools.combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    assert min(box.x0 for box in boxes) > axes.bbox.x1

@@ -1,22 +1,37 @@
-"""The page as text: it holds what the record holds, and nothing in it runs or is fetched."""
+"""What pages hold: the numbers of the record, text that stays text, and nothing to fetch."""
 
 import base64
 import hashlib
 import html
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
-from sparse_attn import patched
-from sparse_attn.inspection import attention_page, record_attention, write_page
-from tests.hf.families import BERT, LLAMA
-from tests.inspection.page_data import Page, Record, numbers
+from sparse_attn import patch_model, patched
+from sparse_attn.inspection import (
+    attention_page,
+    record_attention,
+    sum_attention,
+    text_page,
+    write_page,
+)
+from sparse_attn.inspection.long_text.summing import AttentionSum
+from tests.hf.families import BERT, LLAMA, tokens
+from tests.inspection.page_data import Page, Record, numbers, text_data, text_weights
+from tests.inspection.tiny import bert
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -63,8 +78,7 @@ def test_the_text_asked_for_is_shown_and_its_padding_known() -> None:
 
 
 def test_numbers_are_those_of_the_record() -> None:
-    torch.manual_seed(0)
-    model = BertModel(BertConfig(**BERT)).eval()
+    model = bert()
     ids = torch.randint(5, 40, (1, 9))
     ids[0, :2] = 3
     valid = torch.arange(9)[None] < 7
@@ -98,10 +112,6 @@ def test_rows_that_do_not_sum_to_one() -> None:
         assert layer["mass"]
     plain = Page(attention_page({"a": Record([weights(1, 3)])}, list("abc")))
     assert not plain.data["sides"][0]["layers"][0]["mass"]
-    # all that a token may attend to is 0
-    empty = Page(attention_page({"a": Record([0 * weights(1, 3)])}, list("abc")))
-    assert empty.data["sides"][0]["layers"][0]["mass"]
-    assert numbers(empty.data["sides"][0]["layers"][0]["entropy"], "<f4").eq(0).all()
 
 
 def test_causal_model_and_layers_that_did_not_run() -> None:
@@ -147,13 +157,7 @@ def test_the_page_allows_its_own_script_and_no_network() -> None:
     assert not [a for _, a in page.tags if "src" in a or a.get("href", "data:,") != "data:,"]
 
 
-def test_size() -> None:
-    p = torch.rand(1, 12, 64, 64).softmax(-1)
-    page = attention_page({"a": Record([p] * 12), "b": Record([p] * 12)}, ["token"] * 64)
-    assert len(page) < 3.5e6
-
-
-def test_writing_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
     elsewhere, link = tmp_path / "elsewhere.html", tmp_path / "page.html"
     elsewhere.write_text("mine")
     link.symlink_to(elsewhere)
@@ -163,18 +167,125 @@ def test_writing_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.Monkey
     # the link was replaced, not followed
     assert elsewhere.read_text() == "mine"
 
-    def full(self: Path, text: str, **_: Any) -> int:
-        self.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space"):
-        write_page(elsewhere, "page", overwrite=True)
-    assert sorted(os.listdir(tmp_path)) == ["elsewhere.html", "page.html"]
-    assert elsewhere.read_text() == "mine"
-
 
 def test_a_notebook_shows_the_page_in_a_frame() -> None:
     page = attention_page({"a": Record([weights(2, 3)])}, ["<b>", "c", "d"])
     (frame,) = re.findall(r'^<iframe srcdoc="([^"]*)" width', page._repr_html_())
     assert html.unescape(frame) == page
+
+
+# A long text
+
+LENGTH = 30
+
+
+def llama(mapping: str = "sparsemax") -> Any:
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**LLAMA, initializer_range=0.5)).eval()
+    return patch_model(model, mapping)
+
+
+def dense(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Weights of all layers, (layers, heads, N, N)."""
+    with torch.no_grad(), record_attention(model, weights=True) as record:
+        model(ids)
+    return torch.cat([weights for weights in record.weights if weights is not None])
+
+
+@pytest.fixture(scope="module")
+def ids() -> torch.Tensor:
+    torch.manual_seed(1)
+    return tokens(1, LENGTH)
+
+
+@pytest.fixture(scope="module")
+def summed(ids: torch.Tensor) -> AttentionSum:
+    model = llama()
+    with torch.no_grad(), sum_attention(model, LENGTH, [(0, 1), (1, -1)]) as found:
+        model(ids)
+    return found
+
+
+def words(count: int) -> list[str]:
+    return [f" word{i}" for i in range(count)]
+
+
+def test_the_sum_and_the_chosen_heads(ids: torch.Tensor, summed: AttentionSum) -> None:
+    expected = dense(llama(), ids)
+    torch.testing.assert_close(summed.total, expected.sum((0, 1)))
+    assert list(summed.heads) == [(0, 1), (1, 3)]
+    page = text_page(summed, words(LENGTH))
+    for place, p in enumerate([expected.sum((0, 1)), expected[0, 1], expected[1, 3]]):
+        found = text_weights(page, place)
+        torch.testing.assert_close(found, p.double(), rtol=1e-3, atol=0)
+        assert torch.equal(found > 0, p > 0)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_generated_text(window: int | None) -> None:
+    """Read in steps, with a cache that grows or keeps a window."""
+    model: Any = llama()
+    if window is not None:
+        torch.manual_seed(0)
+        config = MistralConfig(**LLAMA, initializer_range=0.5, sliding_window=window)
+        model = patch_model(MistralForCausalLM(config).eval(), "sparsemax")
+    prompt = tokens(1, 12)
+    given = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    with torch.no_grad(), sum_attention(model, 18, [(0, 0)]) as found:
+        written = model.generate(prompt, attention_mask=torch.ones_like(prompt), **given)
+    expected = dense(model, written)
+    assert found.queries == 17
+    torch.testing.assert_close(found.total[:17], expected.sum((0, 1))[:17], atol=1e-5, rtol=1e-4)
+    assert not found.total[17].any()
+    shown = text_weights(text_page(found, words(18), generated=6), 1)
+    torch.testing.assert_close(shown[:17], expected[0, 0, :17].double(), rtol=2e-3, atol=1e-6)
+
+
+def test_the_share_that_is_left_out_is_told(
+    ids: torch.Tensor, summed: AttentionSum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sums that are too large for a page, and of weights below the threshold."""
+    monkeypatch.setattr("sparse_attn.inspection.long_text.MOST_SUMMED", 3 * LENGTH)
+    page = text_page(summed, words(LENGTH))
+    shown = text_weights(page, 0)
+    assert (shown > 0).sum(1).max() == 3
+    share = 1 - shown.sum().item() / summed.total.sum().item()
+    assert text_data(page)["leftOut"] == pytest.approx(share, abs=1e-3)
+    monkeypatch.undo()
+    softmax = llama("softmax")
+    with torch.no_grad(), sum_attention(softmax, LENGTH, threshold=0.2) as rest:
+        softmax(ids)
+    p = dense(softmax, ids)
+    few = float(p[p <= 0.2].sum() / p.sum())
+    assert text_data(text_page(rest, words(LENGTH)))["leftOut"] == pytest.approx(few, abs=0.05)
+
+
+def test_layers_that_share_a_module() -> None:
+    sizes = {**BERT, "embedding_size": 8, "num_hidden_layers": 3, "initializer_range": 0.5}
+    model = patch_model(AlbertModel(AlbertConfig(**sizes)).eval(), "sparsemax")
+    with torch.no_grad(), sum_attention(model, 9) as found:
+        model(tokens(1, 9))
+    torch.testing.assert_close(found.total.sum(1), torch.full((9,), 12.0))
+    shared = pytest.raises(ValueError, match="is several layers, whose heads have no numbers")
+    with torch.no_grad(), shared, sum_attention(model, 9, [(0, 1)]):
+        model(tokens(1, 9))
+
+
+def test_texts_that_cannot_be_summed(
+    ids: torch.Tensor, summed: AttentionSum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = llama()
+    cache = model(ids[:, :4], use_cache=True).past_key_values
+    calls: list[tuple[str, int, Any]] = [
+        ("expected 20 tokens, got 30", 20, {"input_ids": ids}),
+        ("expected one text, got a batch of 2", LENGTH, {"input_ids": ids.expand(2, -1)}),
+        ("read before; start", LENGTH - 4, {"input_ids": ids[:, 4:], "past_key_values": cache}),
+    ]
+    for says, count, given in calls:
+        with pytest.raises(ValueError, match=says), sum_attention(model, count):
+            model(**given)
+    with pytest.raises(ValueError, match="tokens: expected 30, as were summed, got 2"):
+        text_page(summed, ["a", "b"])
+    monkeypatch.setattr("sparse_attn.inspection.long_text.MOST_EXACT", 5)
+    with pytest.raises(ValueError, match=r"heads: the 2 chosen heads have .* choose fewer heads"):
+        text_page(summed, words(LENGTH))
