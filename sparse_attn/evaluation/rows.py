@@ -1,7 +1,7 @@
 """Read CSV, TSV and JSON files row by row, with the position of each row for errors.
 
 `datasets.load_dataset` would change rows: it fills up short ones with blanks, shifts the columns of
-long ones, reads the text "2020-01-01" of a JSON file as a time, and the label "2" beside 1 as a number.
+long ones, and reads the text "2020-01-01" of a JSON file as a time and a label "2" as a number.
 """
 
 from __future__ import annotations
