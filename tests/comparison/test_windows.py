@@ -189,7 +189,6 @@ def test_wrong_input(models: Models, long_text: Path, capsys: pytest.CaptureFixt
     rows = [
         ([causal, *texts, "--windows", "0"], "--windows 0: expected at least 1"),
         ([causal, *texts, "--max-length", "1"], "1: expected at least 2, because a single token"),
-        ([causal, *texts, "--stride", "-1"], "--stride -1: expected at least 1"),
         (
             [causal, *texts, "--max-length", "20", "--stride", "21"],
             "--stride 21: a window holds 20 tokens of the text, so .* give at most 20",

@@ -1,5 +1,6 @@
 """`convert`: from a softmax model to a sparse one that loads again."""
 
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +17,13 @@ from transformers import (
     RobertaConfig,
     T5Config,
     T5ForConditionalGeneration,
-    TrainerState,
 )
 from transformers import AutoModelForSequenceClassification as Classifier
 
 from sparse_attn import convert, load_pretrained, patch_model
-from sparse_attn.conversion import healing, plan
+from sparse_attn.conversion import plan
 from sparse_attn.conversion.converting import sample_of, tokenized
-from sparse_attn.conversion.healing import Bar, Healer, InOrder, KeepZeros
+from sparse_attn.conversion.healing import InOrder
 from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.inspection.tokens import longest
@@ -40,23 +40,6 @@ def converted(folder: Path, out: Path, cls: Any = AutoModel, **given: Any) -> Pr
     mapping = given.pop("mapping", "entmax")
     convert(model, mapping, tokenizer, TEXTS, output_dir=out, **{**STEPS, **given})
     return model
-
-
-@pytest.mark.parametrize(
-    ("mapping", "step", "says"),
-    [
-        ("entmax", 4, "loss=0.2500, rises while zeros are ramped in"),
-        ("entmax", 5, "loss=0.2500"),
-        ("sparsemax", 4, "loss=0.2500"),  # has no parameter to ramp
-    ],
-)
-def test_the_bar_says_why_the_loss_rises(mapping: str, step: int, says: str) -> None:
-    layers = [plan.LayerPlan("first", value=1.5), plan.LayerPlan("last", converted=False)]
-    bar = Bar(KeepZeros(plan.Plan(mapping, {}, None, layers), [], 0.5))
-    told: list[str] = []
-    bar.training_bar = SimpleNamespace(set_postfix_str=told.append)
-    bar.on_log(None, TrainerState(global_step=step, max_steps=10), None, {"loss": 0.25})
-    assert told == [says]
 
 
 def batches_of(folder: Path) -> list[dict[str, Any]]:
@@ -140,38 +123,6 @@ def test_given_parameters_end_as_given(models: Models, tmp_path: Path) -> None:
     assert [layer.module.sparse_attn.r for layer in attention_layers(model)] == [0.3, 0.3]
 
 
-class Killed(BaseException):
-    """Not an exception that anything handles."""
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("at", [1, 4, 7])
-def test_a_killed_run_ends_at_the_same_weights(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    monkeypatch.setattr(healing, "SAVE_EVERY", 3)
-    monkeypatch.setattr(healing, "EVERY", 2)
-    whole = converted(models.encoder, tmp_path / "whole", target_zeros=0.6)
-    loss, calls = Healer.compute_loss, 0
-
-    def dies(self: Healer, *args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > at:
-            raise Killed
-        return loss(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Healer, "compute_loss", dies)
-        with pytest.raises(Killed):
-            converted(models.encoder, tmp_path / "killed", target_zeros=0.6)
-    again = converted(models.encoder, tmp_path / "killed", target_zeros=0.6)
-    for name, tensor in whole.state_dict().items():
-        assert torch.equal(again.state_dict()[name], tensor), name
-    for one, other in zip(attention_layers(whole), attention_layers(again), strict=True):
-        assert one.module.sparse_attn.alpha == other.module.sparse_attn.alpha
-
-
 def test_batches_of_similar_length_in_a_known_order() -> None:
     tokens = [{"input_ids": [0] * (1 + i % 13)} for i in range(50)]
     ordered = InOrder(tokens, steps=20, batch_size=10, seed=1)
@@ -203,52 +154,34 @@ def test_a_training_that_diverges_says_so(models: Models, tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_converted(models: Models, tmp_path: Path) -> None:
-    model, tokenizer = (
-        AutoModel.from_pretrained(models.encoder),
-        AutoTokenizer.from_pretrained(models.encoder),
-    )
-
-    def refused(says: str, *given: Any, **named: Any) -> None:
-        arguments = {"output_dir": tmp_path / "out", **named}
-        with pytest.raises(ValueError, match=says):
-            convert(*given, **arguments)
-
-    refused("texts: expected at least 64, got 3", model, "entmax", tokenizer, TEXTS[:3])
-    refused("sparsemax has no parameter", model, "sparsemax", tokenizer, TEXTS, target_zeros=0.5)
-    refused("reaches 0", model, "entmax", tokenizer, TEXTS, target_zeros=0.99)
-    refused("in \\(0, 1\\)", model, "entmax", tokenizer, TEXTS, target_zeros=90)
-    refused("needs target_zeros", model, "entmax", tokenizer, TEXTS, choose_layers=True)
-    refused("steps=-1", model, "entmax", tokenizer, TEXTS, steps=-1)
-    for short in (0, 2):
-        words = f"max_length={short}: expected at least 3 tokens, of which the tokenizer adds 2"
-        refused(words, model, "entmax", tokenizer, TEXTS, max_length=short)
-    refused("ramp=2", model, "entmax", tokenizer, TEXTS, ramp=2)
-    refused("leave one", model, "entmax", tokenizer, TEXTS, target_zeros=0.5, alpha=1.5)
-    config = T5Config(vocab_size=60, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-    seq2seq = T5ForConditionalGeneration(config)
-    refused("get_encoder", seq2seq, "entmax", tokenizer, TEXTS)
+    model = AutoModel.from_pretrained(models.encoder)
+    tokenizer = AutoTokenizer.from_pretrained(models.encoder)
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
-        convert(model, "entmax", tokenizer, TEXTS, output_dir=tmp_path / "file")
-    for given, says in (
-        (" ".join(TEXTS), "got one; split it"),
-        ([*TEXTS, ("a", "b")], r"texts\[80\]: expected a text as before it, got \('a', 'b'\)"),
-        ([("a", "b"), *TEXTS], r"texts\[1\]: expected 2 texts as before it"),
-        ([*TEXTS, ("a", None)], r"texts\[80\]: expected a text"),
-    ):
-        with pytest.raises(TypeError, match=says):
-            convert(model, "entmax", tokenizer, given, output_dir=tmp_path / "out")
-    refused(
-        r"embeddings.weight is torch.float16; call model.float\(\)",
-        model.half(),
-        "entmax",
-        tokenizer,
-        TEXTS,
-    )
-    frozen = model.float().requires_grad_(False)
-    refused("no weight requires a gradient", frozen, "entmax", tokenizer, TEXTS)
-    patch_model(model, "entmax")
-    refused("unpatch_model first", model, "entmax", tokenizer, TEXTS)
+    frozen = AutoModel.from_pretrained(models.encoder).requires_grad_(False)
+    config = T5Config(vocab_size=60, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    rows: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"mapping": "sparsemax", "target_zeros": 0.5}, ValueError, "sparsemax has no parameter"),
+        ({"target_zeros": 0.99}, ValueError, "reaches 0"),
+        ({"target_zeros": 90}, ValueError, r"target_zeros=90: .*in \(0, 1\)"),
+        ({"target_zeros": 0.5, "alpha": 1.5}, ValueError, "alpha=1.5: .*leave one"),
+        ({"choose_layers": True}, ValueError, "needs target_zeros"),
+        ({"steps": -1}, ValueError, "steps=-1"),
+        ({"ramp": 2}, ValueError, "ramp=2"),
+        ({"max_length": 2}, ValueError, "max_length=2: expected at least 3 tokens"),
+        ({"output_dir": tmp_path / "file"}, NotADirectoryError, "is a file; name a folder"),
+        ({"texts": TEXTS[:3]}, ValueError, "texts: expected at least 64, got 3"),
+        ({"texts": " ".join(TEXTS)}, TypeError, "got one; split it"),
+        ({"texts": [*TEXTS, ("a", "b")]}, TypeError, r"texts\[80\]: expected a text as before it"),
+        ({"texts": [("a", "b"), *TEXTS]}, TypeError, r"texts\[1\]: expected 2 texts as before it"),
+        ({"model": T5ForConditionalGeneration(config)}, ValueError, "get_encoder"),
+        ({"model": deepcopy(model).half()}, ValueError, "torch.float16; call model.float"),
+        ({"model": frozen}, ValueError, "no weight requires a gradient"),
+        ({"model": patch_model(deepcopy(model), "entmax")}, ValueError, "unpatch_model first"),
+    ]
+    good = {"model": model, "mapping": "entmax", "tokenizer": tokenizer, "texts": TEXTS}
+    for wrong, error, says in rows:
+        with pytest.raises(error, match=says):
+            convert(**{**good, "output_dir": tmp_path / "out", **wrong})
     assert not (tmp_path / "out").exists()
 
 
