@@ -87,7 +87,7 @@ def test_the_choice_is_the_best_of_all(data: st.DataObject) -> None:
     chosen = tuple(round(100 * (layer.wanted or 0.0)) for layer in layers)
     assert sum(chosen) >= needed
     assert cost(chosen) == pytest.approx(best, abs=1e-9)
-    assert all(layer.converted or (skips and layer.wanted is None) for layer in layers)
+    assert [layer.converted for layer in layers] == [z > 0 or not skips for z in chosen]
 
 
 @pytest.mark.parametrize(("most", "target"), [(0.008, 0.3), (0.508, 0.6)])
