@@ -202,7 +202,8 @@ def test_blank_texts_of_glue_are_told(tmp_path: Path, caplog: pytest.LogCaptureF
 # A user's own files
 
 TEXTS = ['two\nlines, a comma and a "quote"', "a separator\u2028here", "tab\there", "plain, \r\n x"]
-TEXTS += ["2020-01-01", "NA", "01", " 1.0"]  # which other readers take for times, blanks and numbers
+# other readers take these for times, blanks and numbers
+TEXTS += ["2020-01-01", "NA", "01", " 1.0"]
 
 
 def write_own(path: Path, texts: list[str] = TEXTS) -> None:

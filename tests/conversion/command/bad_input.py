@@ -53,7 +53,6 @@ CASES: list[tuple[str, Call, str]] = [
     ("softmax", given(mapping="softmax"), "^mapping=softmax"),
     ("max-length", given("--max-length", "1"), "^max_length=1"),
     ("patched", given(make=patched), "MODEL=.* is patched already"),
-    ("does not dispatch", given(make=deberta), "does not dispatch"),
     ("texts of another kind", given(*TASK, make=bert(CLASSIFIER)), "--texts .* single texts"),
 ]
 ROWS = [Wrong(f"convert: {name}", call, ValueError, says) for name, call, says in CASES]
