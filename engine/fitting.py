@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from tqdm import tqdm
 
@@ -76,7 +76,12 @@ def fit(
     """
     progress, best, stopped = FitProgress(), _copy(model), False
     if checkpoint is not None and checkpoint.exists():
-        progress, best, stopped = _load(checkpoint, model, optimizer)
+        content = load_checkpoint(checkpoint)
+        model.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        progress = FitProgress(**content["progress"])
+        best, stopped = content["best"], content["stopped"]
+        restore_random(content)
     with tqdm(
         initial=progress.epoch, total=epochs, desc=label, unit="epoch", leave=False, disable=None
     ) as bar:
@@ -96,7 +101,14 @@ def fit(
             progress.seconds += time.perf_counter() - started
             stopped = after_epoch is not None and after_epoch(progress)
             if checkpoint is not None:
-                _save(checkpoint, model, optimizer, progress, best, stopped)
+                content = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "best": best,
+                    "progress": asdict(progress),
+                    "stopped": stopped,
+                }
+                save_checkpoint(checkpoint, content)
             bar.set_postfix(loss=f"{values['loss']:.4g}", best=f"{progress.best_score:.4g}")
             bar.update()
     model.load_state_dict(best)
@@ -121,40 +133,30 @@ def _copy(model: nn.Module) -> dict[str, Any]:
     return copy.deepcopy(model.state_dict())
 
 
-def _save(
-    path: Path,
-    model: nn.Module,
-    optimizer: Optimizer,
-    progress: FitProgress,
-    best: dict[str, Tensor],
-    stopped: bool,
-) -> None:
-    """Write the checkpoint atomically."""
+def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Write the content, and the state of torch's generators, atomically."""
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    content = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "best": best,
-        "progress": asdict(progress),
-        "stopped": stopped,
-        "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
-    }
-    write_tensors(path, content)
+    write_tensors(path, {**content, "random": {"cpu": torch.get_rng_state(), "cuda": cuda}})
 
 
-def _load(
-    path: Path, model: nn.Module, optimizer: Optimizer
-) -> tuple[FitProgress, dict[str, Tensor], bool]:
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint, on the CPU; end by `restore_random` of it.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the type depends on the damage to the file
         raise ValueError(
             f"output_dir={path.parent}: {path.name} is truncated or corrupt; delete it to start "
             "the run again"
         ) from error
-    model.load_state_dict(content["model"])
-    optimizer.load_state_dict(content["optimizer"])
+    return content
+
+
+def restore_random(content: dict[str, Any]) -> None:
+    """Set torch's generators as they were when the checkpoint was written."""
     torch.set_rng_state(content["random"]["cpu"])
     if content["random"]["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(content["random"]["cuda"])
-    return FitProgress(**content["progress"]), content["best"], content["stopped"]

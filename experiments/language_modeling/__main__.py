@@ -4,7 +4,6 @@ Run as:
     python -m experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml
     python -m experiments.language_modeling train --config configs/language_modeling/ptb-awd.yaml \\
         --config configs/language_modeling/heads/mos.yaml --output_dir runs/ptb-mos
-    python -m experiments.language_modeling measure runs/ptb-mos --rank_contexts 10000
     python -m experiments.language_modeling sweep --config \\
         configs/language_modeling/ptb-small-sweep.yaml
     python -m experiments.language_modeling report runs/language_modeling/ptb-small
@@ -17,32 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.command import Command
 from engine.experiment import Experiment
 from experiments.language_modeling.config import (
     LanguageRunConfig,
     LanguageSweepConfig,
-    MeasureConfig,
     MeasuresConfig,
 )
 
 if TYPE_CHECKING:
     from engine.sweep.plan import Cell, SweepPlan
     from engine.sweep.results import Results
-
-
-def measure(config: MeasureConfig) -> None:
-    """Measure a run and print the results."""
-    from experiments.language_modeling import train
-
-    for name, value in train.measure(config).items():
-        shown = value
-        if name == "function":  # too long for the terminal; the report draws it
-            continue
-        if name == "rank":
-            shown = {key: part for key, part in value.items() if key != "spectrum"}
-        print(f"{name}: {shown}")
-    print(f"results: {config.run_dir}/results.json")
 
 
 class LanguageModeling(Experiment[LanguageRunConfig, LanguageSweepConfig]):
@@ -61,17 +44,6 @@ class LanguageModeling(Experiment[LanguageRunConfig, LanguageSweepConfig]):
         "Our numbers beside the published ones; also for a folder of single runs.",
     )
     run, sweep, module = LanguageRunConfig, LanguageSweepConfig, "train"
-    further = (
-        Command(
-            "measure",
-            "rank, top-10 error, ... of a run",
-            "Measure a finished run and add to its results.json: top-10 error, slopes of a PLIF, "
-            "and the measures given as options.",
-            (MeasureConfig,),
-            positional=True,
-            work=measure,
-        ),
-    )
 
     def summary(self, results: dict[str, Any], config: LanguageRunConfig) -> Iterator[str]:
         for split in ("valid", "test"):

@@ -24,10 +24,10 @@ from experiments.language_modeling.sections import (
 
 BASELINE = "softmax"
 # may change on resume
-FREE = ("output_dir", "checkpoint_minutes", "device", "chunk", "resume")
+FREE = ("output_dir", "checkpoint_steps", "device", "chunk", "resume")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MeasuresConfig:
     """Measures besides perplexity, top-10 error and the slopes of a PLIF.
 
@@ -41,19 +41,6 @@ class MeasuresConfig:
     rank_contexts: int | None = None
     simlex: str | None = None
     dynamic: DynamicConfig | None = None
-
-
-@dataclass(frozen=True)
-class MeasureConfig(MeasuresConfig):
-    """Select a finished run and its measures.
-
-    Args:
-        run_dir: its output_dir.
-        data_dir: folder of the corpus; the run's by default.
-    """
-
-    run_dir: str
-    data_dir: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,23 +94,19 @@ class LanguageRunConfig(SetupConfig):
         output_dir: folder for results.json, model.pt and checkpoint.pt.
         head: the output layer.
         seed: seed of the initial weights, dropout and variable step lengths.
-        checkpoint_minutes: minutes between checkpoints; one is also written after each epoch.
+        checkpoint_steps: steps between checkpoints; one is also written after each epoch.
         resume: continue the interrupted run in output_dir.
     """
 
     output_dir: str
     head: HeadConfig = field(default_factory=HeadConfig)
     seed: int = 0
-    checkpoint_minutes: float = 10.0
+    checkpoint_steps: int = 1000
     resume: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(
-            self,
-            seed=valid_seed(self.seed),
-            checkpoint_minutes=(self.checkpoint_minutes >= 0, "0 or more"),
-        )
+        check_fields(self, seed=valid_seed(self.seed), counts=("checkpoint_steps",))
         stages = {"train": self.train, "finetune": self.finetune}
         for name, stage in stages.items() if self.head.kind == "factored" else ():
             if stage is not None:

@@ -8,21 +8,16 @@ each parameter on the training set (old form: of the sum). For each test segment
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from experiments.language_modeling.measures import evaluating, segments
 from experiments.language_modeling.models import LanguageModel
-from experiments.language_modeling.sections import INF, RATES, DynamicConfig
-
-# from benkrause/dynamic-evaluation: its grid for the new form and segments of 5 tokens
-LRS = (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)
-LAMBS = (1e-3, 2e-3, 3e-3, 5e-3)
+from experiments.language_modeling.sections import DynamicConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,37 +97,6 @@ def gradient_statistics(
             "train the model first"
         )
     return Statistics(parameters, scale, [g / norm for g in scale])
-
-
-def choose(
-    model: LanguageModel,
-    train_stream: Tensor,
-    valid_stream: Tensor,
-    config: DynamicConfig,
-    lrs: Sequence[float] | None = None,
-    lambs: Sequence[float] | None = None,
-) -> tuple[DynamicConfig, float]:
-    """Return `config` with the lr and lamb of the lowest validation nll, and that nll.
-
-    The grid of the new form is `LRS` x `LAMBS`, times segment / 5, by default. That of the old form
-    is not published; its default is the same multiples of the form's lr and lamb. Ties go to the
-    first point; if all diverge, the first is returned with an nll of inf.
-
-    Raises:
-        ValueError: a stream is too short, or no parameter is trainable.
-    """
-    statistics = gradient_statistics(model, train_stream, config)
-    default, base = RATES[config.form], RATES["new"]
-    stretch = config.segment / 5
-    lrs = lrs or [lr / base.lr * default.lr * stretch for lr in LRS]
-    lambs = lambs or [lamb / base.lamb * default.lamb * stretch for lamb in LAMBS]
-    points = [replace(config, lr=lr, lamb=lamb, choose=False) for lr, lamb in product(lrs, lambs)]
-    best = points[0], INF
-    for point in points:
-        nll = dynamic_evaluation(model, train_stream, valid_stream, point, statistics)
-        if nll < best[1]:
-            best = point, nll
-    return best
 
 
 def _steps(

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.language_modeling.config import MeasuresConfig
 from experiments.language_modeling.corpus import Corpus, batchify
-from experiments.language_modeling.dynamic import choose, dynamic_evaluation, gradient_statistics
+from experiments.language_modeling.dynamic import dynamic_evaluation, gradient_statistics
 from experiments.language_modeling.measures import (
     check_contexts,
     log_prob_matrix,
@@ -74,12 +74,9 @@ def _rank(model: LanguageModel, corpus: Corpus, contexts: int, segment: int) -> 
 
 
 def _dynamic(model: LanguageModel, corpus: Corpus, config: DynamicConfig) -> dict[str, Any]:
-    settings = config
-    if config.choose:
-        settings, _ = choose(model, corpus.train, corpus.valid, config)
-    statistics = gradient_statistics(model, corpus.train, settings)
+    statistics = gradient_statistics(model, corpus.train, config)
     found = {}
     for split, stream in (("valid", corpus.valid), ("test", corpus.test)):
-        nll = dynamic_evaluation(model, corpus.train, stream, settings, statistics)
+        nll = dynamic_evaluation(model, corpus.train, stream, config, statistics)
         found[f"{split}_perplexity"] = perplexity(nll)
-    return found | asdict(settings) | {"choose": config.choose}
+    return found | asdict(config)

@@ -274,8 +274,6 @@ class DynamicConfig:
         epsilon: added to G, above 0. Default: new 2e-5, old 0.001.
         segment: tokens scored before each update.
         batch: rows of the training stream for computing G.
-        choose: search lr and lamb on the validation split instead, on a grid of 24, one pass
-            each.
     """
 
     form: Literal["new", "old"] = "new"
@@ -284,12 +282,10 @@ class DynamicConfig:
     epsilon: float | None = None
     segment: int = 5
     batch: int = 100
-    choose: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, "dynamic", form=(self.form in RATES, "new or old"))
         lamb, lr, epsilon = self.rates
-        given = self.lamb is not None or self.lr is not None
         check_fields(
             self,
             "dynamic",
@@ -297,7 +293,6 @@ class DynamicConfig:
             lr=(0 <= lr < INF, "a finite number from 0 on"),
             epsilon=(0 < epsilon < INF, "a finite number above 0"),
             counts=("segment", "batch"),
-            choose=(not self.choose or not given, "neither lr nor lamb, which choose sets"),
         )
 
     @property

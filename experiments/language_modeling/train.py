@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from engine.command import from_dict
 from experiments.language_modeling.config import (
     LanguageRunConfig,
     LanguageSweepConfig,
-    MeasureConfig,
     SetupConfig,
 )
 from experiments.language_modeling.corpus import Corpus, batchify, load_corpus
@@ -24,9 +22,9 @@ from experiments.language_modeling.models import LanguageModel, build_model
 from experiments.language_modeling.training import Training
 from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.heads.base import positive
-from sparse_attn.system.files import read_json, write_json, write_tensors
+from sparse_attn.system.files import write_tensors
 from sparse_attn.system.machine import choose_device, device_name, peak_memory_mib, versions
-from sparse_attn.system.run_folders import CHECKPOINT_FILE, RESULTS_FILE
+from sparse_attn.system.run_folders import CHECKPOINT_FILE
 
 MODEL_FILE = "model.pt"
 
@@ -50,30 +48,21 @@ class LanguageRun:
                 a resumed run.
         """
         config, corpus, model = self.config, self.corpus, self.model
-        if folder is None:
-            training = Training(config, corpus, model, None)
+        checkpoint = None if folder is None else folder / CHECKPOINT_FILE
+        training = Training(config, corpus, model, checkpoint)
+        try:
             training.run()
-        else:
-
-            def write_running() -> None:
-                facts = self._facts(training)
-                content = {**facts, "status": "running", "config": asdict(config)}
-                write_json(folder / RESULTS_FILE, content)
-
-            checkpoint = folder / CHECKPOINT_FILE
-            training = Training(config, corpus, model, checkpoint, write_running)
-            try:
-                training.run()
-            except DivergedError as error:
+        except DivergedError as error:
+            if checkpoint is not None:
                 checkpoint.unlink(missing_ok=True)  # it would only diverge again
-                raise DivergedError(str(error), self._results(training, folder)) from None
+            raise DivergedError(str(error), self._results(training, folder)) from None
         results = self._results(training, folder) | {"status": "finished"}
         return results | measures(model, corpus, config.evaluation, config.measures)
 
-    def _facts(self, training: Training) -> dict[str, Any]:
-        """Return the results that are known at any time."""
+    def _results(self, training: Training, folder: Path | None) -> dict[str, Any]:
+        """Return the facts of a run and the perplexities of the best weights, if any."""
         config, corpus, model, progress = self.config, self.corpus, self.model, training.progress
-        return {
+        results: dict[str, Any] = {
             "head": config.head.name,
             "corpus": config.corpus.name,
             "tokens": corpus.tokens(),
@@ -87,11 +76,6 @@ class LanguageRun:
             "versions": versions("torch"),
             "peak_memory_mib": peak_memory_mib(training.device),
         }
-
-    def _results(self, training: Training, folder: Path | None) -> dict[str, Any]:
-        """Return `_facts` and the perplexities of the best weights, if any."""
-        config, corpus, model = self.config, self.corpus, self.model
-        results = self._facts(training)
         if training.best is not None:
             if folder is not None:
                 write_tensors(folder / MODEL_FILE, model.state_dict())
@@ -143,48 +127,3 @@ def _read_corpus(config: SetupConfig) -> Corpus:
     batchify(corpus.test, config.evaluation.test_batch)
     check_measures(corpus, config.measures)
     return corpus
-
-
-def measure(config: MeasureConfig) -> dict[str, Any]:
-    """Measure the best weights of a run; update its results.json and return the new values.
-
-    Other values in results.json are kept.
-
-    Raises:
-        ValueError, OSError: invalid folder, corpus or SimLex file.
-    """
-    folder = Path(config.run_dir)
-    results = _read(folder)
-    run = replace(from_dict(LanguageRunConfig, results["config"]), measures=config)
-    if config.data_dir is not None:
-        run = replace(run, corpus=replace(run.corpus, data_dir=config.data_dir))
-    parts = assemble(run)
-    weights = torch.load(folder / MODEL_FILE, "cpu", weights_only=True)
-    words = weights["embedding.weight"].shape[0]
-    if words != len(parts.corpus.vocabulary):
-        raise ValueError(
-            f"data_dir: its corpus has {len(parts.corpus.vocabulary):,} words, the run's had "
-            f"{words:,}; expected the same files"
-        )
-    parts.model.load_state_dict(weights)
-    found = measures(parts.model, parts.corpus, run.evaluation, config)
-    write_json(folder / RESULTS_FILE, results | found)
-    return found
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """Return results.json of a finished run that kept its weights."""
-    remedy = "expected the folder of a finished run; resume an interrupted one by train --resume"
-    results: dict[str, Any] = read_json(folder / RESULTS_FILE, f"run_dir={folder}", remedy)
-    config = results.get("config") if isinstance(results, dict) else None
-    if not isinstance(config, dict) or "head" not in config:
-        raise ValueError(f"run_dir={folder}: not a language model's run; {remedy}")
-    # a run writes its results at the end, and would overwrite these
-    if results["status"] == "running":
-        raise ValueError(f"run_dir={folder}: the run is running or interrupted; {remedy}")
-    if not (folder / MODEL_FILE).exists():
-        raise ValueError(
-            f"run_dir={folder}: the run is {results['status']} and has no {MODEL_FILE}; expected "
-            "one that kept its weights"
-        )
-    return results

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from engine.fitting import load_checkpoint, restore_random, save_checkpoint
 from experiments.language_modeling.config import LanguageRunConfig
 from experiments.language_modeling.corpus import Corpus, batchify
 from experiments.language_modeling.factored import REFRESH, clipped_step, factored_layer, write_back
@@ -30,7 +30,6 @@ from experiments.language_modeling.optimizer import (
 from experiments.language_modeling.sections import StageConfig
 from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.heads.base import positive
-from sparse_attn.system.files import write_tensors
 
 
 @dataclass
@@ -66,16 +65,15 @@ class TrainingProgress:
 class Training:
     """Trains `model` in place.
 
-    Unlike `engine.fitting.fit`, it can resume in the middle of an epoch, which may take hours, with
-    the model states at that position of the text.
+    Unlike `engine.fitting.fit`, it also writes checkpoints within an epoch, which may take hours,
+    with the model states at that position of the text.
 
     Args:
         config: the run.
         corpus: what to train and validate on.
         model: on its device.
-        checkpoint: file written atomically every `checkpoint_minutes` and after every epoch; if it
+        checkpoint: file written atomically every `checkpoint_steps` and after every epoch; if it
             exists, training resumes from it. None for none.
-        after_epoch: called after every epoch, with up-to-date `progress`.
     """
 
     def __init__(
@@ -84,15 +82,13 @@ class Training:
         corpus: Corpus,
         model: LanguageModel,
         checkpoint: Path | None,
-        after_epoch: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.corpus, self.model, self.checkpoint = config, corpus, model, checkpoint
-        self.after_epoch = after_epoch
         self.device = model.embedding.weight.device
         self.stages = [stage for stage in (config.train, config.finetune) if stage is not None]
         self.progress = TrainingProgress()
         self.best: dict[str, Tensor] | None = None
-        self.clock = self.saved = time.perf_counter()
+        self.clock = time.perf_counter()
         if checkpoint is not None and checkpoint.exists():
             self._load(checkpoint)
         else:
@@ -156,7 +152,7 @@ class Training:
             while progress.position < last and not self._out_of_steps():
                 bar.update(self._step())
                 bar.set_postfix(loss=f"{progress.loss / progress.tokens:.3f}", refresh=False)
-                if time.perf_counter() - self.saved >= 60 * self.config.checkpoint_minutes:
+                if progress.step % self.config.checkpoint_steps == 0:
                     self._save()
         self._end_epoch()
 
@@ -235,7 +231,6 @@ class Training:
         if math.isnan(nll) or (math.isinf(nll) and positive(self.model.head.mapping)):
             raise self._diverged(f"the validation loss of epoch {progress.epoch} is {nll}")
         self._save()
-        self.after_epoch()
 
     def _diverged(self, fault: str) -> DivergedError:
         stage = self._stage_name
@@ -277,10 +272,8 @@ class Training:
 
     def _save(self) -> None:
         self._tick()
-        self.saved = self.clock
         if self.checkpoint is None:
             return
-        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         content = {
             "progress": asdict(self.progress),
             "model": self.model.state_dict(),
@@ -288,14 +281,11 @@ class Training:
             "layer": None if self.layer is None else self.layer.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "state": self.state,
-            "random": torch.get_rng_state(),
-            "random_cuda": cuda,
         }
-        write_tensors(self.checkpoint, content)
-        self.saved = time.perf_counter()
+        save_checkpoint(self.checkpoint, content)
 
     def _load(self, checkpoint: Path) -> None:
-        content = torch.load(checkpoint, "cpu", weights_only=True)
+        content = load_checkpoint(checkpoint)
         self.progress = TrainingProgress(**content["progress"])
         self._begin_stage(self.progress.averaging)
         self.model.load_state_dict(content["model"])
@@ -304,6 +294,4 @@ class Training:
             self.layer.load_state_dict(content["layer"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.state = tuple(part.to(self.device) for part in content["state"])
-        torch.set_rng_state(content["random"])
-        if content["random_cuda"] is not None:
-            torch.cuda.set_rng_state(content["random_cuda"], self.device)
+        restore_random(content)  # last, because a new layer draws numbers

@@ -58,8 +58,8 @@ def check_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
             f"output_dir={folder}: holds a run with another config ({'; '.join(different)}); "
             "choose another output_dir or delete this one"
         )
-    ended = read(results).get("status", "finished") if results.exists() else "running"
-    if ended != "running":
+    if results.exists():
+        ended = read(results).get("status", "finished")
         raise ValueError(
             f"output_dir={folder}: holds a {ended} run of this config, see {RESULTS_FILE}; choose "
             "another output_dir or delete this one"

@@ -31,7 +31,7 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("glue", ("train", "sweep", "report", "check")),
         ("experiments.images", ("train", "sweep", "report")),
         ("experiments.multilabel", ("train", "sweep", "report")),
-        ("experiments.language_modeling", ("train", "sweep", "report", "measure")),
+        ("experiments.language_modeling", ("train", "sweep", "report")),
         ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
         ("experiments.length", ("train", "sweep", "report", "pack")),
         ("benchmarks", ()),

@@ -75,10 +75,9 @@ RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
         ),
         (
             "experiments.language_modeling",
-            "measure runs/a --rank_context 3",  # which argparse would take for an abbreviation
-            "--rank_context: unknown; did you mean --rank_contexts?",
+            "report runs/a --output_di b",  # which argparse would take for an abbreviation
+            "--output_di: unknown; did you mean --output_dir?",
         ),
-        ("experiments.language_modeling", "measur", "measur: unknown; did you mean measure?"),
         ("experiments.bottleneck", "sweep --step 3", "--step: unknown; did you mean --steps?"),
         ("experiments.bottleneck", "sewep", "sewep: unknown; did you mean sweep?"),
     ],

@@ -276,7 +276,7 @@ def test_checkpoint_of_fitting(ran: Path, tmp_path: Path) -> None:
         )
 
 
-def test_checkpoint_and_weights_of_language_modeling(ran: Path, tmp_path: Path) -> None:
+def test_checkpoint_of_language_modeling(ran: Path, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"ptb.{split}.txt").write_text("a b c d e\n" * 8)
     output = tmp_path / "run"
@@ -284,12 +284,9 @@ def test_checkpoint_and_weights_of_language_modeling(ran: Path, tmp_path: Path) 
     command += ["--model.embedding", "2", "--model.hidden", "2", "--train.batch", "2"]
     command += ["--train.epochs", "1", "--device", "cpu"]
     language_modeling.main(command)
-    torch.save({"weight": Attack(ran)}, output / "model.pt")
-    with pytest.raises(UnpicklingError):
-        language_modeling.main(["measure", str(output)])
     (output / "results.json").unlink()
     torch.save({"weight": Attack(ran)}, output / "checkpoint.pt")
-    with pytest.raises(UnpicklingError):
+    with pytest.raises(ValueError, match="checkpoint"):
         language_modeling.main([*command, "--resume"])
 
 

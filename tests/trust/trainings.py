@@ -178,7 +178,7 @@ def language_model(folder: Path) -> Training:
     return Training(
         "experiments.language_modeling.__main__",
         ("train", "--config", str(config)),
-        ("--checkpoint_minutes", "0"),
+        ("--checkpoint_steps", "1"),
         "config.json",
         lambda folder: torch.load(folder / "model.pt", weights_only=True),
         _seconds,

@@ -6,11 +6,12 @@ from typing import Any
 
 from engine.sweep.results import Results
 from experiments.language_modeling.report.plots import PLOTS, plot_differences
-from experiments.language_modeling.report.published import published_tables
 from experiments.language_modeling.report.runs import cells_of, config_of
 from experiments.language_modeling.report.tables import (
     heads_table,
+    our_cells,
     published_table,
+    published_tables,
     rates_table,
     slopes_table,
 )
@@ -38,7 +39,8 @@ NOTES = (
 _COMMAND = (
     "Run a row with python -m experiments.language_modeling train --config "
     "configs/language_modeling/<model>.yaml --config configs/language_modeling/heads/<head>.yaml "
-    "and the options beside them."
+    "and the options beside them. Our runs have the network and head of the row. Their other "
+    "settings may differ from the paper's and are in the tables above."
 )
 # source of published numbers that are not in a table
 FIGURES = (
@@ -56,13 +58,13 @@ INTERVALS = "Mean over pairs of runs with one seed and its 95 % t interval; belo
 def make_page(results: Results) -> Page:
     """The report of a sweep or of single runs."""
     tables = published_tables()
-    matches = [row.matches(results) for table in tables for row in table.rows]
+    matches = [our_cells(table, row, results) for table in tables for row in table["rows"]]
     blocks: list[Block] = [*map(Status, results.left_out)]
     if results.sweep is not None:
         blocks.insert(0, results.standing)
     tasks = [task for task in results.tasks if cells_of(results, task)]
     for task in tasks:
-        published = any(cell[0] == task for found in matches for cell, _ in found)
+        published = any(cell[0] == task for cells in matches for cell in cells)
         blocks += _experiment(results, task, published)
     blocks += [
         Heading("The papers' tables"),
@@ -70,7 +72,8 @@ def make_page(results: Results) -> Page:
         _COMMAND,
     ]
     for table in tables:
-        blocks += [Heading(f"{table.source}: {table.title}", 3), published_table(table, results)]
+        title = f"{table['source']}: {table['title']}"
+        blocks += [Heading(title, 3), published_table(table, results)]
     blocks += [Bullets(FIGURES), Heading("How to read the numbers"), Bullets(NOTES)]
     overview = [
         heads_table(results, task).columns(
@@ -103,7 +106,7 @@ def _setup(results: Results, task: str) -> list[Block]:
     settings = dict.fromkeys(_settings(config_of(results, cell)) for cell in cells)
     devices = sorted({run["device"] for run in runs})
     versions = sorted({", ".join(map(" ".join, run["versions"].items())) for run in runs})
-    headers = ["Corpus", "Model", "Embedding", "Layers", "Training", "Finetuning"]
+    headers = ["Corpus", "Model", "Embedding", "Layers", "Precision", "Training", "Finetuning"]
     return [
         Table("Settings.", headers, [list(row) for row in settings]),
         f"Device: {'; '.join(devices)}. Versions: {'; '.join(versions)}.",
@@ -117,6 +120,7 @@ def _settings(config: dict[str, Any]) -> tuple[str, ...]:
         model["kind"],
         str(model["embedding"]),
         f"{model['layers']} x {model['hidden']}",
+        config["precision"],
         _stage(config["train"]),
         _stage(finetune) if finetune else text.NOTHING,
     )
@@ -129,4 +133,5 @@ def _stage(stage: dict[str, Any]) -> str:
         else f"at most {text.counted(stage['max_steps'], 'step')}"
     )
     rate, size = text.plain(stage["learning_rate"]), f"{stage['batch']} x {stage['bptt']}"
-    return f"{stage['optimizer']}, rate {rate}, batches of {size}, {length}"
+    decay = "" if stage["schedule"] == "constant" else f" with {stage['schedule']} decay"
+    return f"{stage['optimizer']}, rate {rate}{decay}, batches of {size}, {length}"

@@ -23,40 +23,35 @@ def read_runs(folder: Path) -> Results:
     """Read every run below a folder; the task is the experiment, the mapping is the head.
 
     An experiment is a folder of run folders, or one with a file of records. Runs that differ only
-    in their seed form a cell. It is named by its head, plus its settings if another cell has the
-    same head.
+    in their seed form a cell. It is named by its head, plus the settings that not all runs of the
+    head share.
 
     Raises:
         ValueError: no run below the folder, an unreadable one, or two of a cell with the same seed.
     """
-    heads: dict[Cell, list[list[Record]]] = defaultdict(list)
+    heads: dict[Cell, list[Record]] = defaultdict(list)
     for run in _runs(folder):
-        alike = heads[run.task, run.mapping]
-        cell = next((cell for cell in alike if not keys(cell[0].config, run.config)), None)
-        if cell is None:
-            alike.append([run])
-        else:
-            cell.append(run)
+        heads[run.task, run.mapping].append(run)
     if not heads:
         raise ValueError(
             f"results_dir={folder}: holds no record of a run; expected the output_dir of a sweep, "
             f"folders that `train` has made, or {PACKED_FILE}"
         )
-    cells = {}
-    for (task, head), alike in sorted(heads.items()):
-        for cell in alike:
-            config = cell[0].config
-            others = alike if _only_trials(cell) else [c for c in alike if not _only_trials(c)]
-            told = sorted({key for other in others for key in keys(config, other[0].config)})
-            settings = ", ".join(f"{key} {setting(config, key)}" for key in told)
+    cells: dict[Cell, list[Record]] = defaultdict(list)
+    for (task, head), runs in sorted(heads.items()):
+        # the trials of a sweep differ in the rate and belong to the cell of the final runs
+        single = [run for run in runs if run.stage == "grid"]
+        told = sorted({key for run in single for key in keys(single[0].config, run.config)})
+        for run in sorted(runs, key=lambda run: (run.stage, run.index)):
+            settings = ", ".join(f"{key} {setting(run.config, key)}" for key in told)
             label = f"{head} ({settings})" if settings else head
-            cells[task, label] = _by_seed(cell, label)
-    return Results(folder, None, sum(map(len, cells.values())), cells, [])
-
-
-def _only_trials(cell: list[Record]) -> bool:
-    """Return whether all runs of the cell are trials of a learning rate."""
-    return all(run.stage == "trial" for run in cell)
+            if any((run.stage, run.index) == (r.stage, r.index) for r in cells[task, label]):
+                raise ValueError(
+                    f"{task}: several records of {label} have seed {run.index} and the same "
+                    "settings; keep one of them"
+                )
+            cells[task, label].append(run)
+    return Results(folder, None, sum(map(len, cells.values())), dict(cells), [])
 
 
 def keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
@@ -133,23 +128,30 @@ def baseline(results: Results, cell: Cell) -> Cell | None:
     return None
 
 
+def described(config: dict[str, Any]) -> str:
+    """Return the corpus, network and head of a run, as `published.yaml` names them."""
+    model, head = config["model"], HeadConfig(**config["head"]).name
+    size = f"{model['embedding']}, {model['layers']} x {model['hidden']}"
+    size += f", dropout {model['dropout']}" if model["dropout"] else ""
+    finetuned = ", finetuned" if config["finetune"] else ""
+    return f"{config['corpus']['name']} {model['kind']} {size}, {head}{finetuned}"
+
+
 def _runs(folder: Path) -> Iterator[Record]:
     """Yield the runs of run folders, then of record files; the parent folder names the task."""
-    for file in sorted(folder.rglob(CONFIG_FILE)):
-        config, results = _read(file), None
-        if (file.parent / RESULTS_FILE).exists():
-            results = _read(file.parent / RESULTS_FILE)
+    for file in sorted(folder.rglob(RESULTS_FILE)):
+        results, config = (
+            read_json(part, str(file.parent), "move it away")
+            for part in (file, file.with_name(CONFIG_FILE))
+        )
         try:
-            head, seed = HeadConfig(**config["head"]).name, config["seed"]
-            status: Any = results["status"] if results is not None else "running"
+            head, status, seed = results["head"], results["status"], config["seed"]
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"{file.parent}: not a language model's run ({error}); move it away"
             ) from None
         task = file.parent.resolve().parent.name
         given = results if status == "finished" else None
-        # interrupted and running runs count as failed
-        status = "failed" if status == "running" else status
         yield Record(task, head, "grid", seed, hash_of(config), config, status, None, given)
     packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}
     for experiment in sorted(packed):
@@ -158,21 +160,3 @@ def _runs(folder: Path) -> Iterator[Record]:
             raise ValueError(f"{experiment}: {found.faults[0]}; move it away")
         for record in found.by_hash.values():
             yield replace(record, task=experiment.resolve().name)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    content = read_json(file, str(file.parent), "move it away")
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: not of a run; move it away")
-    return content
-
-
-def _by_seed(cell: list[Record], label: str) -> list[Record]:
-    seeds = [run.config["seed"] for run in cell]
-    for seed in seeds:
-        if seeds.count(seed) > 1:
-            raise ValueError(
-                f"{cell[0].task}: {seeds.count(seed)} records of {label} have seed {seed} and the "
-                "same settings; keep one of them"
-            )
-    return sorted(cell, key=lambda run: run.config["seed"])

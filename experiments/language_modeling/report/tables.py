@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from engine.sweep.plan import Cell
 from engine.sweep.results import Results, ended
-from experiments.language_modeling.report.published import PublishedTable
 from experiments.language_modeling.report.runs import (
     baseline,
     cells_of,
     config_of,
+    described,
     measured,
-    setting,
     values,
 )
 from sparse_attn.reports import text
@@ -93,28 +96,43 @@ def rates_table(results: Results, task: str) -> Table | None:
     return Table(caption, ["Head", "Tried", "Chosen"], rows) if rows else None
 
 
-def published_table(table: PublishedTable, results: Results) -> Table:
+def published_tables() -> list[dict[str, Any]]:
+    """The papers' tables, as `published.yaml` explains them."""
+    file = Path(__file__).with_name("published.yaml")
+    tables: list[dict[str, Any]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return tables
+
+
+def published_table(table: dict[str, Any], results: Results) -> Table:
     """Return the published numbers with ours, and the config that trains each row."""
+    columns = table["columns"]
     headers = ["Model"]
-    for header, measure in table.columns.items():
+    for header, measure in columns.items():
         headers += [header, "ours"] if measure else [header]
     rows = []
-    for row in table.rows:
-        measures = [measure for measure in table.columns.values() if measure]
-        matches = [
-            (cell, differing)
-            for cell, differing in row.matches(results)
-            if any(values(results, cell, measure) for measure in measures)
-        ]
-        line = [row.model]
-        for measure, printed in zip(table.columns.values(), row.published, strict=True):
+    for row in table["rows"]:
+        cells = our_cells(table, row, results)
+        line = [row["model"]]
+        for measure, printed in zip(columns.values(), row["published"], strict=True):
             line.append(printed)
             if measure:
-                ours = "; ".join(shown(results, cell, measure) for cell, _ in matches)
+                ours = "; ".join(shown(results, cell, measure) for cell in cells)
                 line.append(ours or text.NOTHING)
-        told = "; ".join(_described_runs(results, cell, differing) for cell, differing in matches)
-        rows.append([*line, told or "not run here", row.command()])
-    return Table(table.setup, [*headers, "Our runs", "Config"], rows)
+        told = "; ".join(_length(results, cell) for cell in cells)
+        rows.append([*line, told or "not run here", row.get("config", "none")])
+    return Table(table["setup"], [*headers, "Our runs", "Config"], rows)
+
+
+def our_cells(table: dict[str, Any], row: dict[str, Any], results: Results) -> list[Cell]:
+    """Return our cells with the network and head of a published row, and one of its measures."""
+    measures = [measure for measure in table["columns"].values() if measure]
+    return [
+        cell
+        for cell in results.cells
+        if results.finished(cell)
+        and described(config_of(results, cell)) == row.get("run")
+        and any(values(results, cell, measure) for measure in measures)
+    ]
 
 
 def shown(results: Results, cell: Cell, measure: str) -> str:
@@ -166,10 +184,7 @@ def _exact_rank(results: Results, cell: Cell) -> str:
     return f"{shown(results, cell, 'rank.float64.rank')} ({next(iter(contexts.values())):,.0f})"
 
 
-def _described_runs(results: Results, cell: Cell, differing: Sequence[str]) -> str:
-    """Return number and length of our runs, and their differences from the paper's settings."""
-    config = config_of(results, cell)
-    told = [text.counted(len(results.finished(cell)), "seed")]
-    told += [f"{shown(results, cell, 'epochs')} epochs"]
-    told += ["finetuned"] if config["finetune"] else []
-    return ", ".join([*told, *(f"{key} {setting(config, key)}" for key in differing)])
+def _length(results: Results, cell: Cell) -> str:
+    """Return the number and length of our runs."""
+    seeds = text.counted(len(results.finished(cell)), "seed")
+    return f"{seeds}, {shown(results, cell, 'epochs')} epochs"

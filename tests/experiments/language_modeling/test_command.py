@@ -11,13 +11,9 @@ from torch import nn
 
 from engine.command import from_dict
 from experiments.language_modeling.__main__ import EXPERIMENT, main
-from experiments.language_modeling.config import (
-    LanguageRunConfig,
-    LanguageSweepConfig,
-    MeasureConfig,
-)
+from experiments.language_modeling.config import LanguageRunConfig, LanguageSweepConfig
 from experiments.language_modeling.models import build_head
-from experiments.language_modeling.sections import DynamicConfig, HeadConfig, StageConfig
+from experiments.language_modeling.sections import HeadConfig, StageConfig
 from tests.commands import refusal
 from tests.experiments.language_modeling.toys import write_ptb
 
@@ -84,19 +80,11 @@ def test_awd_lstm_is_finetuned_with_the_settings_of_training():
     assert parse_run(awd, **{"train.average_from": 200}).train.average_from == 200
 
 
-def test_measure_parses():
-    words = ("--rank_contexts", 100, "--dynamic.form", "old", "--dynamic.choose", "true")
-    assert parse("measure", "runs/a", *words) == MeasureConfig(
-        "runs/a", rank_contexts=100, dynamic=DynamicConfig("old", choose=True)
-    )
-
-
 @pytest.mark.parametrize(
     ("command", "told"),
     [
         ("train", ("--train.learning_rate", "configs/language_modeling", "average the weights")),
         ("sweep", ("--heads", "--learning_rates", "--measures.rank_contexts", "--cpus_per_run")),
-        ("measure", ("rank_contexts", "run_dir")),
         ("report", ("results_dir", "output_dir")),
     ],
 )
@@ -124,9 +112,6 @@ def test_a_run_is_trained_measured_and_reported(tmp_path: Path, capsys: pytest.C
     assert f"taylor-softmax test perplexity: {record['test_perplexity']:.2f}" in printed
     assert f"top-10 error: {record['top_10_error']:.4f}\nresults: {run}/results.json" in printed
     assert {path.name for path in run.iterdir()} == {"config.json", "results.json", "model.pt"}
-    main(["measure", str(run), "--rank_contexts", "20"])
-    rank = json.loads((run / "results.json").read_text())["rank"]
-    assert f"'rank': {rank['rank']}" in capsys.readouterr().out
     main(["report", str(run), "--output_dir", str(tmp_path / "page")])
     printed = capsys.readouterr().out
     assert re.search(rf"^taylor-softmax +1 .* {record['test_perplexity']:.2f}", printed, re.M)

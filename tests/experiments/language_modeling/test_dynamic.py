@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from experiments.language_modeling.dynamic import choose, dynamic_evaluation, gradient_statistics
+from experiments.language_modeling.dynamic import dynamic_evaluation, gradient_statistics
 from experiments.language_modeling.measures import mean_nll
 from experiments.language_modeling.models.lstm import LSTMModel
 from experiments.language_modeling.sections import DynamicConfig, ModelConfig, Rates
@@ -173,46 +173,6 @@ def test_statistics_serve_all_rates():
         rated = replace(config, lr=lr)
         expected = dynamic_evaluation(model, TRAIN, TEST, rated)
         assert dynamic_evaluation(model, TRAIN, TEST, rated, found) == expected
-
-
-def test_choose_takes_the_best_on_the_validation_stream():
-    model, valid = recurrent(), torch.tensor([3, 1, 4, 1, 5]).repeat(20)
-    config, lrs, lambs = DynamicConfig(batch=10), (1e-4, 1e-2), (0.0, 0.1)
-    found, lowest = choose(model, TRAIN, valid, config, lrs, lambs)
-    nll = {
-        (lr, lamb): dynamic_evaluation(model, TRAIN, valid, replace(config, lr=lr, lamb=lamb))
-        for lr in lrs
-        for lamb in lambs
-    }
-    assert len(set(nll.values())) == 4
-    assert (found.lr, found.lamb) == min(nll, key=nll.__getitem__)
-    assert lowest == min(nll.values())
-    assert replace(found, lr=None, lamb=None) == config
-
-
-def test_choose_passes_over_what_diverges():
-    model = recurrent()
-    config = DynamicConfig(lamb=0.0, batch=10)
-    assert math.isnan(dynamic_evaluation(model, TRAIN, TEST, replace(config, lr=1e308)))
-    assert choose(model, TRAIN, TEST, config, [1e308, 1e-4], [0.0])[0].lr == 1e-4
-    assert choose(model, TRAIN, TEST, config, [1e308], [0.0]) == (
-        replace(config, lr=1e308),
-        math.inf,
-    )
-
-
-@pytest.mark.parametrize(
-    ("form", "segment", "first", "last"),
-    [("new", 5, (3e-5, 1e-3), (1e-4, 5e-3)), ("new", 10, (6e-5, 2e-3), (2e-4, 1e-2)),
-     ("old", 5, (1.2e-3, 1e-2), (4e-3, 5e-2))],
-)  # fmt: skip
-def test_default_grids(form, segment: int, first, last, monkeypatch: pytest.MonkeyPatch):
-    seen = []
-    target = "experiments.language_modeling.dynamic.dynamic_evaluation"
-    monkeypatch.setattr(target, lambda *a: seen.append((a[3].lr, a[3].lamb)) or 0.0)
-    choose(recurrent(), TRAIN, TEST, DynamicConfig(form, segment=segment, batch=10))
-    assert len(seen) == 24
-    assert (seen[0], seen[-1]) == (pytest.approx(first), pytest.approx(last))
 
 
 def test_defaults_of_each_form():

@@ -12,8 +12,7 @@ from torch import nn
 
 from experiments.language_modeling import training
 from experiments.language_modeling.__main__ import EXPERIMENT
-from experiments.language_modeling.config import LanguageRunConfig, MeasureConfig, MeasuresConfig
-from experiments.language_modeling.dynamic import LRS
+from experiments.language_modeling.config import LanguageRunConfig, MeasuresConfig
 from experiments.language_modeling.optimizer import (
     averaged,
     draw_length,
@@ -30,7 +29,6 @@ from experiments.language_modeling.sections import (
     ModelConfig,
     StageConfig,
 )
-from experiments.language_modeling.train import measure
 from sparse_attn.evaluation.predictions import DivergedError
 from tests.experiments.language_modeling.toys import write_ptb
 from tests.marks import soak
@@ -74,7 +72,7 @@ def config(tmp_path: Path) -> LanguageRunConfig:
         finetune=replace(STAGE, average_from=0, epochs=1, longest=3),
         evaluation=EvaluationConfig(2, 1, 9),
         device="cpu",
-        checkpoint_minutes=0.0,
+        checkpoint_steps=1,
     )
 
 
@@ -112,7 +110,7 @@ def set_of(state: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     return [value for name, value in state.items() if name != "head.weight"]
 
 
-@pytest.mark.parametrize("minutes", [0.0, 10.0])
+@pytest.mark.parametrize("steps", [1, 7, 1000])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "factored"])
 @pytest.mark.parametrize("share", [0.5, *soak(0.1, 0.9)])
 def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
@@ -120,10 +118,10 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
     monkeypatch: pytest.MonkeyPatch,
     share: float,
     optimizer: str,
-    minutes: float,
+    steps: int,
 ):
-    """With a checkpoint after each step, and after each epoch alone."""
-    config = replace(config, checkpoint_minutes=minutes)
+    """With a checkpoint after each step, after some, and after each epoch alone."""
+    config = replace(config, checkpoint_steps=steps)
     if optimizer == "adam":
         config = replace(config, train=ADAM, finetune=None)
     if optimizer == "factored":
@@ -140,11 +138,13 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not(
 
     monkeypatch.setattr(training, "draw_length", draw)
     expected = run(whole)
-    drawn, last = 0, round(share * drawn)
+    every, done = drawn, round(share * drawn)
+    drawn, last = 0, done
     with pytest.raises(CutOffError):
         run(config)
-    monkeypatch.undo()
+    drawn, last = 0, math.inf
     compare(run(replace(config, resume=True)), expected)
+    assert every - done <= drawn < every - done + steps
 
 
 def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -172,8 +172,6 @@ def test_output_dir_belongs_to_one_run(config: LanguageRunConfig, tmp_path: Path
     with pytest.raises(ValueError, match="holds no run to resume"):
         EXPERIMENT.prepare(replace(short, resume=True))
     EXPERIMENT.prepare(short)
-    with pytest.raises(ValueError, match=r"results\.json is not readable .* train --resume"):
-        measure(MeasureConfig(short.output_dir))
     with pytest.raises(ValueError, match="interrupted run of this config; pass --resume"):
         EXPERIMENT.prepare(short)
     with pytest.raises(ValueError, match=r"another config \(.*seed: requested 3, found 0"):
@@ -208,8 +206,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: Langu
     assert read(at_once)["valid_perplexity"] is None
     with pytest.raises(ValueError, match=r"holds a diverged run of this config, see results\.json"):
         EXPERIMENT.prepare(replace(at_once, resume=True))
-    with pytest.raises(ValueError, match=r"the run is diverged and has no model\.pt"):
-        measure(MeasureConfig(at_once.output_dir))
+    assert not Path(at_once.output_dir, "model.pt").exists()
 
 
 def test_a_mapping_with_zeros_trains_by_its_own_loss(config: LanguageRunConfig):
@@ -242,7 +239,9 @@ def test_measures_go_into_the_record(config: LanguageRunConfig, tmp_path: Path):
     simlex = tmp_path / "SimLex.txt"
     rows = ["word1\tword2\tSimLex999", "cat\tdog\t5", "cat\tmat\t1", "the\tend\t3", "a\tb\t2"]
     simlex.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    asked = MeasuresConfig(rank_contexts=40, simlex=str(simlex))
+    # without learning, dynamic evaluation is evaluation
+    dynamic = DynamicConfig(lr=0.0, lamb=0.0, batch=4)
+    asked = MeasuresConfig(rank_contexts=40, simlex=str(simlex), dynamic=dynamic)
     found = run(replace(config, head=head, finetune=None, measures=asked))
     assert 0 <= found["top_10_error"] <= 1
     assert {key: found["rank"][key] for key in ("contexts", "vocab", "d")} == {
@@ -253,28 +252,8 @@ def test_measures_go_into_the_record(config: LanguageRunConfig, tmp_path: Path):
     assert found["function"][50] == pytest.approx((0.0, 0.0), abs=1e-9)
     assert (found["function"][0][0], found["function"][-1][0]) == (-20.0, 20.0)
     assert found["simlex"]["pairs_found"] == 3
-    assert "dynamic" not in found
-    results = Path(config.output_dir, "results.json")
-    finished = results.read_text()
-    results.write_text(finished.replace('"status": "finished"', '"status": "running"'))
-    with pytest.raises(ValueError, match=r"running or interrupted; expected .* train --resume"):
-        measure(MeasureConfig(config.output_dir))
-    for other in ('{"score": 1.0}', '{"status": "finished", "config": {"method": {}}}', "[]"):
-        results.write_text(other)
-        with pytest.raises(ValueError, match=r"run_dir=.*: not a language model's run; expected "):
-            measure(MeasureConfig(config.output_dir))
-    results.write_text(finished)
-    # a second time keeps what is there; without learning, dynamic evaluation is evaluation
-    dynamic = DynamicConfig(lr=0.0, lamb=0.0, batch=4)
-    again = measure(MeasureConfig(config.output_dir, dynamic=dynamic))
-    assert again["dynamic"]["test_perplexity"] == pytest.approx(found["test_perplexity"])
-    assert read(config) == json.loads(json.dumps(found | again))
-    best = measure(MeasureConfig(config.output_dir, dynamic=DynamicConfig(batch=4, choose=True)))
-    assert best["dynamic"]["lr"] in LRS
-    # by the files of another corpus, and without those that the run had
-    other = write_ptb(tmp_path / "other", "the end of another text\n" * 30)
-    with pytest.raises(ValueError, match="its corpus has 6 words, the run's had 10"):
-        measure(MeasureConfig(config.output_dir, data_dir=other))
+    assert found["dynamic"]["test_perplexity"] == pytest.approx(found["test_perplexity"])
+    assert read(config) == json.loads(json.dumps(found))
 
 
 def test_averaging_is_the_mean_of_the_weights_after_each_step():
