@@ -44,7 +44,7 @@ for logger in logging.root.manager.loggerDict.values():
 def pytest_collection() -> Generator[None, object, object]:
     """Leave the tests and modules, millions of objects, out of every garbage collection.
 
-    Statsmodels collects in each correction of p-values, and tests of memory do.
+    Tests of memory collect.
     """
     gc.disable()
     collected = yield

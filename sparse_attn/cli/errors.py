@@ -11,7 +11,7 @@ from sparse_attn.system.paths import in_clone
 
 # modules and the extra of this project that installs them
 EXTRAS = {
-    **dict.fromkeys(("statsmodels", "jinja2", "matplotlib", "scipy", "sklearn"), "report"),
+    **dict.fromkeys(("jinja2", "matplotlib", "scipy", "sklearn"), "report"),
     **dict.fromkeys(("datasets", "evaluate", "yaml", "jsonargparse", "accelerate"), "report"),
     **{"ray": "ray", "PIL": "images", "torchvision": "images"},
 }

@@ -9,9 +9,8 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 import numpy as np
+import scipy.optimize
 import scipy.stats
-from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 
 from sparse_attn.reports import text
 
@@ -143,8 +142,16 @@ def detectable_effect(differences: Sequence[float]) -> float | None:
 
 @cache
 def _effect_size(pairs: int) -> float:
-    test = {"alpha": LEVEL, "power": POWER, "alternative": "two-sided"}
-    return float(TTestPower().solve_power(nobs=pairs, **test))
+    """Return the true mean, in standard deviations, that a paired t-test finds with `POWER`."""
+    bound = scipy.stats.t.ppf(1 - LEVEL / 2, pairs - 1)
+
+    def lacking(shift: float) -> float:
+        # P(T > bound) + P(T < -bound); `cdf`, for the second, is NaN where it underflows
+        tails = scipy.stats.nct.sf(bound, pairs - 1, [shift, -shift])
+        return float(tails.sum() - POWER)
+
+    # with two pairs, the most that there can be, the shift is 16.3
+    return float(scipy.optimize.brentq(lacking, 0, 20, xtol=1e-12)) / math.sqrt(pairs)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
@@ -152,9 +159,12 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
     None stays None and does not count towards m.
     """
-    known = [value for value in values if value is not None]
-    corrected = iter(multipletests(known, method="holm")[1] if known else ())
-    return [None if value is None else float(next(corrected)) for value in values]
+    known = sorted(value for value in values if value is not None)
+    corrected, highest = {}, 0.0
+    for rank, value in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * value))
+        corrected[value] = highest  # equal values get the same, because `highest` stays
+    return [None if value is None else corrected[value] for value in values]
 
 
 def settled(values: Sequence[float | None]) -> list[bool]:

@@ -2,11 +2,11 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import torch
 
 from engine.sweep.config import Resources
@@ -20,6 +20,18 @@ from tests.marks import slow, soak
 HERE, RAY = Resources(gpus_per_run=0), Resources("local", gpus_per_run=0)
 # starting Ray takes five seconds
 places = pytest.mark.parametrize("place", [HERE, *soak(RAY)], ids=["here", "ray"])
+
+
+@pytest.fixture(autouse=True)
+def ray(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test with Ray needs, and that it left no cluster behind."""
+    place = request.node.callspec.params.get("place") if hasattr(request.node, "callspec") else None
+    if place is not RAY:
+        yield
+        return
+    module = pytest.importorskip("ray", reason="needs Ray: pip install -e '.[ray]'")
+    yield
+    assert not module.is_initialized()
 
 
 # workers of Ray cannot import a test: a lambda travels by value
@@ -45,7 +57,6 @@ def test_what_fails_or_dies_ends_nothing(
     by_value = eval("lambda job: work(job)", {"work": jobs.work}) if place is RAY else jobs.work
     with make_pool(by_value, place, fresh) as pool:
         outcomes = outcomes_of(pool, 6)
-    assert not ray.is_initialized()
     bad, dead = outcomes.pop(1), outcomes.pop(2)
     assert isinstance(bad, Failure)
     assert "ValueError: job 1 is bad" in bad.error
@@ -189,7 +200,6 @@ def test_more_processors_than_there_are(place: Resources) -> None:
     asked = Resources(place.address, cpus_per_run=10_000)
     with pytest.raises(ValueError, match="cpus_per_run=10000: "), make_pool(print, asked):
         pass
-    assert not ray.is_initialized()
 
 
 @places
