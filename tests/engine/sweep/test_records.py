@@ -99,11 +99,6 @@ def test_full_disk_loses_nothing_written_before(folder: Path) -> None:
     assert len(list((folder / FOLDER).iterdir())) == 1
 
 
-def test_one_line_a_key(folder: Path) -> None:
-    text = next((folder / FOLDER).iterdir()).read_text()
-    assert len(text.splitlines()) == len(RECORD.__dataclass_fields__) + 2
-
-
 def test_hash_depends_on_content_alone() -> None:
     assert hash_of({"a": 1, "b": [1.5]}) == hash_of({"b": [1.5], "a": 1})
     assert hash_of({"a": 1}) != hash_of({"a": 2})

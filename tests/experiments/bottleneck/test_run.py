@@ -100,17 +100,6 @@ def test_a_dimension_beyond_the_vocabulary_has_no_floor() -> None:
     assert assemble(one(dimension=5)).perform()["floor"] == 0
 
 
-def test_two_dimensions_are_enough_for_every_mode() -> None:
-    """Word vectors on a circle: the most probable word is the one that the context points at."""
-    angles = torch.arange(20) * 2 * torch.pi / 20
-    vectors = torch.stack([angles.cos(), angles.sin()], -1)
-    head = make_head("softmax", 2, 20, {})
-    head.weight.data = vectors
-    log_p = torch.randn(50, 20).log_softmax(-1)
-    found = measure(head, vectors[log_p.argmax(-1)], log_p, batch=7)
-    assert found["mode_matching"] == 100
-
-
 def rank(matrix: Tensor) -> int:
     return int(torch.linalg.matrix_rank(matrix.double(), rtol=1e-5))
 

@@ -104,11 +104,3 @@ def test_no_linear_softmax_is_below_the_floor(dimension: int) -> None:
     assert floors[dimension] <= best < floors[dimension - 1]
     assert floors[4] < 1e-12
     assert fit_log_matrix(target, 4, seed=0) < floors[3]
-
-
-def test_floor_of_dirichlet_targets_is_kept_by_many_starts() -> None:
-    target = draw(0.1, 30, 10, seed=0).log_p.double()
-    floors = log_matrix_floors(target)
-    for dimension in (1, 3, 6):
-        errors = [fit_log_matrix(target, dimension, seed) for seed in range(3)]
-        assert min(errors) >= floors[dimension]

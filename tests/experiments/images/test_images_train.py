@@ -18,9 +18,8 @@ from experiments.images.config import (
     NetworkConfig,
     TrainConfig,
 )
-from experiments.images.criteria import make_criterion
 from experiments.images.networks import make_network
-from experiments.images.run import Classifier, assemble, measure
+from experiments.images.run import assemble, measure
 from sparse_attn.system.run_folders import RESULTS_FILE
 from tests.commands import refusal
 from tests.experiments.images.making import colours
@@ -66,19 +65,6 @@ def test_network_of_cifar_has_fourteen_layers(name: str, classes: int) -> None:
     shapes = [tuple(p.shape) for p in network.parameters() if p.dim() > 1]
     assert len(shapes) == 14
     assert all(shape[2:] == (3, 3) for shape in shapes[:-1])
-
-
-@pytest.mark.parametrize("name", ["spherical-softmax", "softmax-abs"])
-@pytest.mark.parametrize("std", [0.0, 0.01])
-def test_zero_output_weights_leave_even_mappings_without_gradient(
-    config: ImageRunConfig, name: str, std: float
-) -> None:
-    pixels = torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8)
-    network = make_network("mnist", NetworkConfig(config.network.widths, std))
-    model = Classifier(network, make_criterion(LossConfig(name)))
-    model.criterion.loss(model(pixels), torch.arange(8)).mean().backward()
-    moves = [p.grad is not None and bool(p.grad.any()) for p in model.parameters()]
-    assert all(moves) if std > 0 else not any(moves)
 
 
 def test_run_with_a_dead_start_is_refused(config: ImageRunConfig) -> None:
