@@ -229,6 +229,11 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         tells = type(self).seconds is not Experiment.seconds
         return forecast(folder, plan, partial(_seconds, self.name) if tells else None, resources)
 
+    def settings(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return what the config of a sweep takes from its sweep.json."""
+        names = {field.name for field in fields(self.sweep)}
+        return {key: value for key, value in content.items() if key in names}
+
     def read(self, folder: Path) -> Results:
         """Read the results of a sweep from its records.
 
@@ -239,10 +244,9 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         from engine.sweep.results import Results
 
         content = read_content(folder, self.name)
-        names = {field.name for field in fields(self.sweep)}
-        known = {key: value for key, value in content.items() if key in names}
         try:
-            sweep: SweepT = from_dict(self.sweep, {"output_dir": str(folder), **known})
+            settings = {"output_dir": str(folder), **self.settings(content)}
+            sweep: SweepT = from_dict(self.sweep, settings)
         except (ValueError, TypeError) as error:
             missing = [name for name in content.get(IMPORTS, ()) if name not in imported()]
             if missing:

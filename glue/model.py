@@ -160,17 +160,12 @@ def _reorder_classes(model: PreTrainedModel, own: PretrainedConfig, task: Task, 
 
 
 def check_length(
-    max_length: int,
-    config: PretrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    section: str = "train",
+    max_length: int, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Raise ValueError if the model has no positions for `section.max_length` tokens."""
+    """Raise ValueError if the model has no positions for `train.max_length` tokens."""
     limit = longest(config, tokenizer)
     if max_length > limit:
-        raise ValueError(
-            f"{section}.max_length={max_length}: the model takes at most {limit} tokens"
-        )
+        raise ValueError(f"train.max_length={max_length}: the model takes at most {limit} tokens")
 
 
 def encode(

@@ -36,6 +36,13 @@ class MultiLabel(Experiment[MultilabelRunConfig, MultilabelSweepConfig]):
     )
     run, sweep = MultilabelRunConfig, MultilabelSweepConfig
 
+    def settings(self, content: dict[str, Any]) -> dict[str, Any]:
+        data = content.get("data")
+        for section in data.values() if isinstance(data, dict) else ():
+            if isinstance(section, dict):
+                section.pop("text", None)  # null in the records from when texts were a third kind
+        return super().settings(content)
+
     def summary(self, results: dict[str, Any], config: MultilabelRunConfig) -> Iterator[str]:
         for average, value in results["f1"].items():
             yield f"{average} F1 on the {results['measured_on']} set: {100 * value:.2f}"

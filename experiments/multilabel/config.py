@@ -18,7 +18,7 @@ from experiments.multilabel.data.config import KINDS, DataConfig
 
 # may change on resume: paths, what to keep, how to read
 FREE = ("output_dir", "resume", "keep_model", "data_dir", "workers")
-# newer than the first records, which lack them: left out at these values
+# not in every record: left out at these values
 ADDED = {"count": "true", "count_weight": 1.0, "stop_after": None, "standardize": True}
 BASELINE = "softmax"
 SIGMOID = "sigmoid"
@@ -35,9 +35,9 @@ class MethodConfig:
         loss: one of the mapping's losses, such as nll or sparsegen-hinge; the first by default.
         sparsity: fixed: by the parameters; predicted: r (r-softmax) or t (t-softmax) is predicted
             from each row.
-        count: with predicted r, the number of labels from which the loss takes r: true, predicted
-            (the most likely one), or expected (its mean, with its gradient).
-        count_weight: weight of the loss of the predicted number.
+        count: the number of labels from which the loss takes a predicted r; the records of
+            synthetic-rates hold others than "true", which this version reads but does not train.
+        count_weight: weight of the loss of the predicted number; likewise, only 1 is trained.
         learn: names of parameters to learn.
         schedule: ramp one parameter from `initial` to its value in `params`.
         thresholds: a label applies if p exceeds the best of these on the validation set; by
@@ -48,7 +48,7 @@ class MethodConfig:
     params: dict[str, float] = field(default_factory=dict)
     loss: str | None = None
     sparsity: Literal["fixed", "predicted"] = "fixed"
-    count: Literal["true", "predicted", "expected"] = "true"
+    count: str = "true"
     count_weight: float = 1.0
     learn: list[str] = field(default_factory=list)
     schedule: ScheduleConfig | None = None
@@ -60,31 +60,12 @@ class MethodConfig:
             raise ValueError(
                 f"method.thresholds={self.thresholds}: expected values in (0, 1), each once"
             )
-        exact = self.mapping == "r-softmax" and self.sparsity == "predicted"
-        predicts = exact or (self.mapping == "detached-r-softmax" and self.sparsity == "predicted")
-        check_fields(
-            self,
-            "method",
-            count=(
-                self.count == "true" or exact or (self.count == "predicted" and predicts),
-                "true; predicted if r is predicted; expected if its gradient reaches r as well",
-            ),
-            count_weight=(
-                self.count_weight == 1 or (predicts and 0 <= self.count_weight < float("inf")),
-                "1, or a finite number from 0 on if r is predicted",
-            ),
-        )
         own = (self.params, self.loss, self.learn, self.schedule, self.sparsity != "fixed")
         if self.mapping == SIGMOID and any(own):
             raise ValueError(
                 "method.mapping=sigmoid: has no params, loss, learn, schedule or predicted "
                 "sparsity; leave them out"
             )
-
-    @property
-    def counted(self) -> bool:
-        """Return whether predicted r needs the loss of `CountingHead`."""
-        return self.count != "true" or self.count_weight != 1
 
     def sparsity_schedule(self) -> SparsitySchedule | None:
         """The schedule, with its ends checked against the range of the parameter.
@@ -163,7 +144,8 @@ class MultilabelRunConfig(DataConfig):
         """Return the settings that determine the result; equal ones mean the same run."""
         content, sections = asdict(self), (*KINDS, "method", "train")
         used = {key: _comparable(content[key]) for key in sections if content[key] is not None}
-        return _comparable(content | used)
+        # "text": part of the hash of committed records, from when texts were a third kind
+        return _comparable(content | used | {"text": None})
 
 
 @dataclass(frozen=True)

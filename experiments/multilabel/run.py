@@ -9,26 +9,21 @@ from typing import Any, cast
 
 import torch
 from safetensors.torch import load_model, save_model
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
-from engine.batches import EpochSampler
 from engine.command import from_dict
 from engine.fitting import epoch_generator, fit
 from experiments.multilabel.config import MultilabelRunConfig
 from experiments.multilabel.data.base import Batch, LabelledData
 from experiments.multilabel.data.config import DataConfig
 from experiments.multilabel.measures import f1_scores, micro_f1_by_threshold
-from experiments.multilabel.models import build_model, head_of
-from sparse_attn import load_pretrained
+from experiments.multilabel.models import Classifier, build_model
 from sparse_attn.heads import MultiLabelHead
-from sparse_attn.hf.opening import resolve_model
 from sparse_attn.system.machine import choose_device, device_name, peak_memory_mib, versions
 from sparse_attn.system.run_folders import CHECKPOINT_FILE, RESULTS_FILE
 
 MODEL_FILE = "model.safetensors"
-MODEL_FOLDER = "model"
 
 
 def assemble(config: MultilabelRunConfig) -> MultilabelRun:
@@ -55,14 +50,10 @@ def load_data(config: DataConfig, seed: int) -> LabelledData:
         from experiments.multilabel.data.synthetic import load_synthetic
 
         return load_synthetic(config.synthetic, seed)
-    if config.images is not None:
-        from experiments.multilabel.data.images import load_images
+    from experiments.multilabel.data.images import load_images
 
-        return load_images(config.images)
-    assert config.text is not None  # the config has exactly one of three
-    from experiments.multilabel.data.text import load_text
-
-    return load_text(config.text)
+    assert config.images is not None  # the config has exactly one of two
+    return load_images(config.images)
 
 
 class MultilabelRun:
@@ -77,12 +68,12 @@ class MultilabelRun:
         ValueError, TypeError: invalid schedule or device.
     """
 
-    def __init__(self, config: MultilabelRunConfig, model: nn.Module, data: LabelledData) -> None:
+    def __init__(self, config: MultilabelRunConfig, model: Classifier, data: LabelledData) -> None:
         self.config = config
         self.schedule = config.method.sparsity_schedule()
         self.device = choose_device(config.train.device)
         self.model = model.to(self.device)
-        self.head = head_of(model)
+        self.head = model.head
         self.data = data
         self.thresholds = config.method.thresholds or [self.head.threshold]
         self.optimizer = torch.optim.Adam(model.parameters(), config.train.learning_rate)
@@ -132,12 +123,13 @@ class MultilabelRun:
         if folder is not None:  # peak of this run only if it has its own process
             results["peak_memory_mib"] = round(peak_memory_mib(self.device))
         if kept is not None:
-            self._save(kept)
+            save_model(self.model, str(kept / MODEL_FILE))
         return results
 
     def train_epoch(self, epoch: int) -> dict[str, float]:
         """Train for one pass in an order fixed by seed and epoch; return the mean loss."""
-        batches = self._batches(self.data.train, **self._order(epoch))
+        generator = epoch_generator(self.config.train.seed, epoch)
+        batches = self._batches(self.data.train, shuffle=True, generator=generator)
         total, rows = torch.zeros((), device=self.device), 0
         for step, batch in enumerate(batches):
             self._ramp(epoch + step / len(batches))
@@ -186,15 +178,6 @@ class MultilabelRun:
         log_p, target = zip(*found, strict=True)
         return torch.cat(log_p), torch.cat(target)
 
-    def _order(self, epoch: int) -> dict[str, Any]:
-        """`DataLoader` arguments for the row order of an epoch."""
-        train = self.config.train
-        if self.data.lengths is None:
-            return {"shuffle": True, "generator": epoch_generator(train.seed, epoch)}
-        sampler = EpochSampler(self.data.lengths, train.batch_size, train.seed)
-        sampler.set_epoch(epoch)
-        return {"sampler": sampler}
-
     def _batches(self, rows: Dataset[Batch], **order: Any) -> DataLoader[Batch]:
         """Batches of rows, in sequence by default."""
         return DataLoader(
@@ -208,23 +191,9 @@ class MultilabelRun:
     def _here(self, batch: Batch) -> Batch:
         return {name: part.to(self.device) for name, part in batch.items()}
 
-    def _save(self, folder: Path) -> None:
-        """Save a patched Transformer with its tokenizer, or another model as one file."""
-        model, labels, text = self.model, self.data.labels, self.config.text
-        if text is None or not isinstance(model, PreTrainedModel):
-            save_model(model, str(folder / MODEL_FILE))
-            return
-        model.config.id2label = dict(enumerate(labels))
-        model.config.label2id = {label: number for number, label in enumerate(labels)}
-        model.save_pretrained(folder / MODEL_FOLDER)
-        tokenizer = AutoTokenizer.from_pretrained(resolve_model(text.model))
-        tokenizer.save_pretrained(folder / MODEL_FOLDER)
 
-
-def load(folder: str | Path) -> nn.Module:
+def load(folder: str | Path) -> Classifier:
     """Load the model of a finished run, with its threshold, in eval mode.
-
-    For text models with a mapping `sparse_attn.load_pretrained` on folder/model does the same.
 
     Args:
         folder: the run's output_dir.
@@ -234,9 +203,6 @@ def load(folder: str | Path) -> nn.Module:
     """
     try:
         results = json.loads((Path(folder) / RESULTS_FILE).read_text(encoding="utf-8"))
-        patched = Path(folder) / MODEL_FOLDER
-        if patched.is_dir():
-            return load_pretrained(AutoModelForSequenceClassification, patched).eval()
         config = from_dict(MultilabelRunConfig, results["config"])
         model = build_model(config, config.method, len(results["labels"]))
         load_model(model, str(Path(folder) / MODEL_FILE))
@@ -245,9 +211,9 @@ def load(folder: str | Path) -> nn.Module:
             f"folder={folder}: expected the output_dir of a finished run that kept its model "
             f"({error})"
         ) from None
-    head = head_of(model)
-    head.threshold = results["threshold"]
+    model.head.threshold = results["threshold"]
     if config.method.schedule is not None:
         parameter = config.method.schedule.parameter
-        cast(MultiLabelHead, head).set_parameter(parameter, results["parameters"][parameter])
+        head = cast(MultiLabelHead, model.head)
+        head.set_parameter(parameter, results["parameters"][parameter])
     return model.eval()

@@ -57,8 +57,8 @@ RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
         ("experiments.multilabel", f"{LABELS} --images.data_dir d", "images.source: missing"),
         (
             "experiments.multilabel",
-            f"{LABELS} --text.source foldr",
-            "text.source=foldr: expected one of 'folder', 'glue', 'hub'",
+            f"{LABELS} --images.source voc",
+            "images.source=voc: expected one of 'voc2007', 'coco2017'",
         ),
         (
             "experiments.language_modeling",

@@ -10,9 +10,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel
 
-from experiments.multilabel.config import MethodConfig
-from experiments.multilabel.data.config import TextConfig
-from experiments.multilabel.models import text_model
 from glue.model import load_model
 from sparse_attn.evaluation.tasks import TASKS
 
@@ -46,36 +43,29 @@ def body(tiny_model: Path, tmp_path: Path) -> Path:
     return tmp_path / "body"
 
 
-def load_for_labels(folder: Path) -> nn.Module:
-    text = TextConfig("folder", str(folder), dataset="d", data_dir="d")
-    return text_model(text, MethodConfig("softmax"), 3)
+def load(folder: Path) -> nn.Module:
+    return load_model(str(folder), TASKS["RTE"])
 
 
-LOADERS = {"glue": lambda folder: load_model(str(folder), TASKS["RTE"]), "labels": load_for_labels}
-
-
-@pytest.mark.parametrize("name", LOADERS)
-def test_a_new_head_is_no_news(name: str, body: Path, tiny_model: Path, said: list[str]) -> None:
+def test_a_new_head_is_no_news(body: Path, tiny_model: Path, said: list[str]) -> None:
     said.clear()
-    LOADERS[name](body)
+    load(body)
     assert said == []
     # of another size
     load_model(str(tiny_model), TASKS["MNLI"])
     assert said == []
 
 
-@pytest.mark.parametrize("name", LOADERS)
-def test_what_is_missing_of_the_body_is_told(name: str, body: Path, said: list[str]) -> None:
+def test_what_is_missing_of_the_body_is_told(body: Path, said: list[str]) -> None:
     weights = load_file(body / "model.safetensors")
     del weights["encoder.layer.1.attention.self.query.weight"]
     save_file(weights, body / "model.safetensors", {"format": "pt"})
     said.clear()
-    LOADERS[name](body)
+    load(body)
     assert "layer.1.attention.self.query.weight" in "".join(said)
 
 
-@pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bits_are_cast_for_training(name: str, dtype: torch.dtype, body: Path) -> None:
+def test_16_bits_are_cast_for_training(dtype: torch.dtype, body: Path) -> None:
     AutoModel.from_pretrained(body, dtype=dtype).save_pretrained(body)
-    assert {weight.dtype for weight in LOADERS[name](body).parameters()} == {torch.float32}
+    assert {weight.dtype for weight in load(body).parameters()} == {torch.float32}

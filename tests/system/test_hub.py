@@ -9,7 +9,7 @@ import pytest
 from experiments.images.config import DataConfig, ImageRunConfig
 from experiments.language_modeling.config import CorpusConfig, LanguageRunConfig
 from experiments.multilabel.data.config import DataConfig as LabelData
-from experiments.multilabel.data.config import ImageConfig, SyntheticConfig, TextConfig
+from experiments.multilabel.data.config import ImageConfig, SyntheticConfig
 from glue.config import RunConfig
 from glue.sweep import CandidateConfig, SweepConfig
 from sparse_attn.system.hub import go_offline_if_unreachable
@@ -82,11 +82,9 @@ def test_which_configs_need_it(tmp_path: Path) -> None:
     assert not RunConfig(task="RTE", model=str(tmp_path), output_dir="o", data_dir="d").uses_hub
     assert ImageRunConfig("o").uses_hub
     assert not ImageRunConfig("o", data=DataConfig(data_dir="d")).uses_hub
-    text = TextConfig("glue", MINILM, dataset="RTE")
-    assert LabelData(text=text).uses_hub
     assert not LabelData(synthetic=SyntheticConfig()).uses_hub
-    assert not LabelData(images=ImageConfig("voc2007", data_dir="d")).uses_hub
-    assert LabelData(images=ImageConfig("voc2007", data_dir="d", backbone="a/b")).uses_hub
+    assert not LabelData(images=ImageConfig("voc2007", backbone=str(tmp_path))).uses_hub
+    assert LabelData(images=ImageConfig("voc2007", backbone="a/b")).uses_hub
     assert CorpusConfig("ptb").data_dir is None
     assert LanguageRunConfig.uses_hub
 

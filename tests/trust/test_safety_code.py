@@ -2,17 +2,19 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pickle import UnpicklingError
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
 from engine.fitting import fit
 from experiments.bottleneck import __main__ as bottleneck
@@ -20,22 +22,18 @@ from experiments.images import __main__ as images
 from experiments.language_modeling import __main__ as language_modeling
 from experiments.length import __main__ as length
 from experiments.multilabel import __main__ as multilabel
-from experiments.multilabel.backbones import TORCHVISION, WEIGHTS, resnet
-from experiments.multilabel.config import MethodConfig
-from experiments.multilabel.data.config import TextConfig
-from experiments.multilabel.data.hub import read_hub
-from experiments.multilabel.data.text import load_tokenizer
-from experiments.multilabel.models import text_model
+from experiments.multilabel.models import pretrained
 from glue import __main__ as glue
-from glue.model import load_model
+from glue.model import load_model, load_tokenizer
 from sparse_attn import __main__ as sparse_attn
 from sparse_attn import load_pretrained, patch_model
 from sparse_attn.evaluation.tasks import TASKS, get_task
+from sparse_attn.system.hub import load_from_hub
 from tests.comparison.running import text_file
 from tests.conversion.command.running import converted
-from tests.experiments.multilabel.tiny import tiny_bert
 from tests.glue.make_glue import write_task
 from tests.glue.running import parsed
+from tests.letters import letter_tokenizer
 
 
 @pytest.fixture
@@ -43,6 +41,21 @@ def ran(tmp_path: Path) -> Iterator[Path]:
     """A file that would be there if something had run."""
     yield tmp_path / "ran"
     assert not (tmp_path / "ran").exists()
+
+
+def tiny_bert(folder: Path) -> Path:
+    """A BERT that reads letters: weights and tokenizer in a folder."""
+    letter_tokenizer().save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(letter_tokenizer()),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
 
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
@@ -124,16 +137,11 @@ def change(file: Path, **entries: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
 
 
-def text(folder: Path) -> TextConfig:
-    return TextConfig("folder", str(folder), dataset="d", data_dir="d")
-
-
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "load_pretrained": lambda f: load_pretrained(AutoModelForSequenceClassification, f),
     "glue": lambda f: load_model(str(f), TASKS["RTE"]),
-    "backbone": lambda f: resnet(str(f)),
-    "text model": lambda f: text_model(text(f), MethodConfig(), 2),
-    "tokenizer": lambda f: load_tokenizer(text(f)),
+    "backbone": lambda f: pretrained(str(f)),
+    "tokenizer": lambda f: load_tokenizer(str(f)),
 }
 
 
@@ -173,7 +181,7 @@ def test_code_of_a_data_set(ran: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "data.py").write_text(f"import os\nos.mkdir({str(ran)!r})\n")
     with pytest.raises(ConnectionError, match="scripts are no longer supported"):
-        read_hub(str(folder), {"train": "train"}, ["text"], "labels")
+        load_from_hub(str(folder), split="train", what="it", instead="give another")
 
 
 class Attack:
@@ -204,7 +212,7 @@ def test_weights_of_a_model(ran: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pickled weights are corrupt or name code"):
         load_model(str(model), TASKS["RTE"], "saved")
     with pytest.raises(ValueError, match="pickled weights are corrupt or name code"):
-        text_model(text(model), MethodConfig(), 2)
+        pretrained(str(model))
 
 
 def inspected(model: Path, folder: Path) -> None:
@@ -288,20 +296,3 @@ def test_checkpoint_of_language_modeling(ran: Path, tmp_path: Path) -> None:
     torch.save({"weight": Attack(ran)}, output / "checkpoint.pt")
     with pytest.raises(ValueError, match="checkpoint"):
         language_modeling.main([*command, "--resume"])
-
-
-def test_weights_of_torchvision(ran: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def get_state_dict(check_hash: bool, weights_only: bool) -> Any:
-        return torch.load(tmp_path / "weights", weights_only=weights_only)
-
-    models = SimpleNamespace(
-        list_models=lambda *_: ["resnet18"],
-        get_model=lambda name, weights: nn.ModuleDict({"fc": nn.Linear(2, 3)}),
-        get_model_weights=lambda name: {WEIGHTS: SimpleNamespace(get_state_dict=get_state_dict)},
-    )
-    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=models))
-    torch.save({"fc.weight": Attack(ran)}, tmp_path / "weights")
-    with pytest.raises(ValueError, match="not a state dict of this network"):
-        resnet(f"{TORCHVISION}resnet18", str(tmp_path / "weights"))
-    with pytest.raises(UnpicklingError):
-        resnet(f"{TORCHVISION}resnet18")

@@ -11,7 +11,7 @@ import pytest
 from experiments.images.config import ImageSweepConfig, SweptLoss
 from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
-from experiments.multilabel.data.images import read_coco, read_folder, read_voc
+from experiments.multilabel.data.images import read_coco, read_voc
 from sparse_attn.evaluation.data import load_task
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from sparse_attn.system.paths import safe_join
@@ -69,16 +69,9 @@ def coco(folder: Path, name: str) -> None:
         (folder / f"annotations/instances_{split}2017.json").write_text(json.dumps(content))
 
 
-def table(folder: Path, name: str) -> None:
-    for split in ("train", "validation"):
-        (folder / split).mkdir()
-        (folder / split / "labels.csv").write_text(f"file,cat\n{name},1\n")
-
-
-SOURCES: dict[str, tuple[Callable[[Path, str], None], Callable[[Path], Any]]] = {
+SOURCES: dict[str, tuple[Callable[[Path, str], None], Callable[[Path, int], Any]]] = {
     "voc": (voc, read_voc),
     "coco": (coco, read_coco),
-    "folder": (table, read_folder),
 }
 
 
@@ -88,7 +81,7 @@ def test_files_of_images(source: str, name: str, tmp_path: Path) -> None:
     write, read = SOURCES[source]
     write(tmp_path, name)
     with pytest.raises(ValueError, match=r"secret.* leaves the folder"):
-        read(tmp_path)
+        read(tmp_path, 8)
 
 
 def own_task(name: str, folder: Path) -> None:

@@ -16,8 +16,8 @@ Batch = dict[str, Tensor]
 class LabelledData:
     """The disjoint parts of a data set.
 
-    An item is a dict of tensors, the arguments of the model's forward: "inputs" (`Classifier`) or
-    "input_ids" and so on (Transformers), and "labels", float32 [n], 1 where the label applies.
+    An item is a dict of tensors, the arguments of the model's forward: "inputs" and "labels", which
+    are float32 [n], 1 where the label applies.
 
     Attributes:
         labels: names of the n labels.
@@ -26,8 +26,6 @@ class LabelledData:
         test: rows to evaluate once, at the end; `validation` itself if there is no other.
         collate: collate function of the `DataLoader`, for a list of items or the result of
             `__getitems__`.
-        lengths: lengths of the training rows, if batches are padded; rows of similar length are
-            then batched together.
     """
 
     labels: tuple[str, ...]
@@ -35,4 +33,3 @@ class LabelledData:
     validation: Dataset[Batch]
     test: Dataset[Batch]
     collate: Callable[[Any], Batch]
-    lengths: list[int] | None = None

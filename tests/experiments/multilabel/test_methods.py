@@ -111,13 +111,15 @@ def test_synthetic_defaults_are_the_papers() -> None:
     assert SyntheticConfig().parts == (3500, 500, 1000)
 
 
-@pytest.mark.parametrize(("name", "network"), [("voc2007", "resnet18"), ("coco2017", "resnet101")])
+@pytest.mark.parametrize(
+    ("name", "network"), [("voc2007", "resnet-18"), ("coco2017", "resnet-101")]
+)
 def test_images_as_in_the_paper(name: str, network: str) -> None:
     config = read_sweep(name)
     images = config.data[name].images
     assert images is not None
     assert (images.source, images.size) == (name, 224)
-    assert images.backbone == f"torchvision://{network}"
+    assert images.backbone == f"microsoft/{network}"
     assert config.learning_rates == [1e-3, 1e-4, 1e-5]
     assert config.train.epochs == 100
     assert config.methods["softmax"].thresholds == [0.05, 0.1, 0.15, 0.2, 0.3]
@@ -125,14 +127,3 @@ def test_images_as_in_the_paper(name: str, network: str) -> None:
         *("softmax", "sparsemax-huber", "sparsemax-hinge", "sparsehourglass", "r-softmax")
     ]
     assert config.methods == read_sweep("voc2007").methods
-
-
-@pytest.mark.parametrize("name", ["text-topics", "text-sst2"])
-def test_texts_with_a_predicted_number_of_labels(name: str) -> None:
-    config = EXPERIMENT.program.parse(["train", "--config", str(CONFIGS / f"{name}.yaml")])[1][0]
-    assert (config.method.mapping, config.method.sparsity) == ("r-softmax", "predicted")
-    small = read_sweep("text-small")
-    assert config.method == small.methods["r-softmax"]
-    texts = [data.text for data in small.data.values() if data.text is not None]
-    plain = [replace(text, data_dir="", train_rows=None) for text in texts]
-    assert replace(config.text, data_dir="") in plain

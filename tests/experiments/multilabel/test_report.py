@@ -17,6 +17,7 @@ from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig, T
 from experiments.multilabel.data.config import DataConfig, ImageConfig
 from experiments.multilabel.plots import plot_curves, series
 from sparse_attn.system.files import write_json
+from sparse_attn.system.paths import ROOT
 from tests.experiments.multilabel.tiny import DATA, METHODS
 
 NAMES = ("softmax", "sparsemax-huber", "r-softmax")
@@ -244,3 +245,11 @@ def test_a_curve_goes_on_at_the_best_score_of_a_run_that_has_stopped(tmp_path: P
     assert figure is not None
     ends = [line.get_ydata()[2] for line in figure.axes[0].lines if len(line.get_ydata()) == 3]
     assert mean in [pytest.approx(end) for end in ends]
+
+
+@pytest.mark.parametrize(("study", "runs"), [("synthetic", 675), ("synthetic-rates", 576)])
+def test_committed_records_are_read(study: str, runs: int) -> None:
+    """The second has methods that this version does not train; both are from when texts were."""
+    results = EXPERIMENT.read(ROOT / "results/multilabel" / study)
+    assert len(results.records) == runs
+    assert results.faults == []

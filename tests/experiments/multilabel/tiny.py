@@ -1,19 +1,12 @@
 """Runs of a second, and what they need: models of a moment, data sets of a few rows."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertTokenizerFast,
-    ResNetConfig,
-    ResNetForImageClassification,
-)
+from transformers import ResNetConfig, ResNetForImageClassification
 
 from experiments.multilabel.__main__ import EXPERIMENT
 from experiments.multilabel.config import MethodConfig, MultilabelRunConfig, TrainConfig
@@ -30,8 +23,6 @@ METHODS = {
     "entmax": MethodConfig("entmax", params={"alpha": 1.5}),
     "sigmoid": MethodConfig("sigmoid", thresholds=[0.3, 0.5]),
 }
-# a column of text and one for each of two labels
-TABLE = 'text,sad,glad\n"one, two",1,0\n"said ""no""",0,0\nthree,1,1\n'
 
 
 def run_config(folder: Path, method: str = "softmax", **train: Any) -> MultilabelRunConfig:
@@ -52,30 +43,6 @@ def train(config: MultilabelRunConfig) -> dict[str, Any]:
     return results
 
 
-def labels_of(rows: Any) -> list[list[float]]:
-    return [rows[i]["labels"].tolist() for i in range(len(rows))]
-
-
-def tiny_bert(folder: Path) -> Path:
-    """A BERT that reads letters: weights and tokenizer in a folder; 64 positions."""
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'\""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters)]
-    BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(words),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.3,  # for hidden states that tell texts apart
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
-
-
 def tiny_resnet(folder: Path) -> Path:
     """A ResNet with two stages: weights in a folder, for hidden states of 16."""
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
@@ -92,12 +59,9 @@ def paint(
     Image.new("RGB", size, colour).save(file)
 
 
-def write(file: Path, content: Any) -> None:
+def write(file: Path, content: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    else:
-        file.write_text(content if isinstance(content, str) else json.dumps(content))
+    file.write_text(content)
 
 
 def voc(folder: Path, splits: dict[str, dict[str, list[str]]]) -> ImageConfig:
@@ -128,18 +92,7 @@ def coco(folder: Path, shown: dict[str, list[list[int]]]) -> ImageConfig:
             ],
             "categories": [{"id": 90, "name": "toothbrush"}, {"id": 1, "name": "person"}],
         }
-        write(folder / "annotations" / f"instances_{split}2017.json", content)
+        write(folder / "annotations" / f"instances_{split}2017.json", json.dumps(content))
         for i in range(len(images)):
             paint(folder / f"{split}2017" / f"{i:012}.jpg")
     return ImageConfig("coco2017", data_dir=str(folder))
-
-
-def own(
-    folder: Path, splits: Iterable[str] = ("train", "validation"), **options: Any
-) -> ImageConfig:
-    """A folder of three images a split, with a cat, nothing, and a cat and a dog."""
-    for split in splits:
-        write(folder / split / "labels.csv", "file,cat,dog\na.png,1,0\nb.png,0,0\nc.png,1,1\n")
-        for name in "abc":
-            paint(folder / split / f"{name}.png")
-    return ImageConfig("folder", dataset="own", data_dir=str(folder), **options)
