@@ -29,11 +29,11 @@ class Case:
     @property
     def slopes(self):
         """The parameters that a gradient reaches, away from the ends of their range."""
-        ends = {"alpha": (1.0, 2.0), "r": (0.0, 1.0)}
+        ends = {"alpha": (1.0, 2.0), "r": (0.0, 1.0), "xi": (0.0,)}
         return [
             name
             for name, value in self.parameters.items()
-            if name != "mapping" and value not in ends.get(name, ())
+            if isinstance(value, float) and value not in ends.get(name, ())
         ]
 
     def __call__(self, scores, target, **options):
@@ -79,8 +79,18 @@ DENSE = {
     ),
     "squared error": Case(losses.squared_error, oracle.squared_error, needs_labels=True),
 }
-CASES = SPARSE | DENSE
+BOUCHARD = {
+    f"bouchard {xi}": Case(losses.bouchard_loss, oracle.bouchard_loss, {"xi": xi}, False, True)
+    for xi in ("shared", "per_class", 0.0, 1.5)
+}
+BOUCHARD["bouchard 0.8 at alpha"] = Case(
+    losses.bouchard_loss, oracle.bouchard_loss, {"xi": 0.8, "alpha": 0.4}, needs_labels=True
+)
+CASES = SPARSE | DENSE | BOUCHARD
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_slope = pytest.mark.parametrize(
+    ("name", "parameter"), [(name, p) for name, case in CASES.items() for p in case.slopes]
+)
 
 
 @dataclass(frozen=True)

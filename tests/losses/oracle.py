@@ -158,6 +158,30 @@ def bouchard(z, alpha, xi):
     return bound
 
 
+def bouchard_loss(z, eta, xi="shared", alpha=None):
+    """The bound less <eta, z>; what is not given is the best of its kind."""
+    z, eta = numpy.asarray(z, dtype=float), distribution(eta)
+    if isinstance(xi, str) and alpha is None:
+        bound = BOUCHARD_LEAST[xi](z)
+    else:
+        alpha = bouchard_alpha(z, xi) if alpha is None else alpha
+        bound = bouchard(z, alpha, bouchard_width(z, xi, alpha))
+    return bound - sum(e * x for e, x in zip(eta, z, strict=True))
+
+
+def bouchard_alpha(z, xi):
+    """The best alpha at a given xi, a number."""
+    curve = math.tanh(xi / 2) / (4 * xi) if abs(xi) > 1e-4 else 1 / 8
+    return ((len(z) - 2) / 4 + curve * sum(z)) / (curve * len(z))
+
+
+def bouchard_width(z, xi, alpha):
+    """xi, or the best of its kind at a given alpha."""
+    if xi == "shared":
+        return math.sqrt(((z - alpha) ** 2).mean())
+    return numpy.abs(z - alpha) if xi == "per_class" else xi
+
+
 def bouchard_least(z, per_class):
     """The least bound over alpha and xi."""
     z = numpy.asarray(z, dtype=float)
@@ -203,3 +227,6 @@ def bouchard_least_shared(z):
     alpha = brentq(rise, mean - far, mean + far, xtol=1e-13)
     xi = width(alpha)
     return alpha + n * ((mean - alpha - xi) / 2 + numpy.logaddexp(0, xi))
+
+
+BOUCHARD_LEAST = {"shared": bouchard_least_shared, "per_class": bouchard_least_per_class}
