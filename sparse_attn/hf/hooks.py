@@ -107,9 +107,9 @@ def _check_dispatch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         return
     raise RuntimeError(
         f"{type(module).__name__} is patched with {getattr(module, NAME).name}, but the "
-        f"model's attention implementation was changed to {implementation!r}, as Whisper's "
-        "return_token_timestamps does; call unpatch_model first, or "
-        f"model.set_attn_implementation({NAME!r}) to go back"
+        f"model's attention implementation was changed to {implementation!r}; call "
+        f"unpatch_model first, or model.set_attn_implementation({NAME!r}) to go back. Whisper's "
+        "return_token_timestamps makes this change; it needs unpatch_model"
     )
 
 
