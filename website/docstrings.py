@@ -10,17 +10,11 @@ import re
 from typing import Any
 
 from griffe import (
-    Attribute,
-    Docstring,
     DocstringSectionText,
     Extension,
-    Function,
     Module,
     Object,
-    Parameters,
 )
-
-from sparse_attn import functional
 
 # fenced, indented after an empty line, or within a line
 _CODE = re.compile(r"(```.*?```|(?<=\n\n)(?: {4}[^\n]*(?:\n+|\Z))+|`[^`]+`)", re.DOTALL)
@@ -30,26 +24,7 @@ class PlainText(Extension):
     """Extension that escapes the docstrings of the library once all of it is loaded."""
 
     def on_package(self, *, pkg: Module, **kwargs: Any) -> None:
-        for name in functional.__all__:
-            _derive(pkg["functional"], name)
         _walk(pkg)
-
-
-def _derive(module: Module, name: str) -> None:
-    """Show attributes such as `log_softmax = log_form(softmax)` as functions."""
-    if not isinstance(module[name], Attribute):
-        return
-    function = module[name.removeprefix("log_")].final_target
-    log_form = Function(
-        name,
-        parameters=Parameters(*(p for p in function.parameters if p.name != "log")),
-        returns=function.returns,
-        lineno=module[name].lineno,
-    )
-    log_form.docstring = Docstring(
-        getattr(functional, name).__doc__, parser=function.docstring.parser, parent=log_form
-    )
-    module.set_member(name, log_form)
 
 
 def _walk(found: Object) -> None:
