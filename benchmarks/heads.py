@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks import race, suite
-from benchmarks.command import SUITES
-from benchmarks.suite import Pace, Suite
-from benchmarks.tables import Column
-from benchmarks.timing import MIB, Task, rounded
+from benchmarks import timing
+from benchmarks.table import Benchmark, Case, Pace
+from benchmarks.timing import MIB, Race, Row, Task, rounded
 from sparse_attn import Mapping
 from sparse_attn.heads import LinearHead, MixtureHead
 
 PLAIN, OURS = "plain", "ours"
 # Penn Treebank, WikiText-2, Llama 3
 VOCABULARIES = {"10k": 10_000, "33k": 33_278, "128k": 128_256}
-GROUPS = SUITES["heads"].groups
+GROUPS = {  # in order of importance
+    "softmax": "p = softmax(W h + b)",
+    "softmax-no-bias": "p = softmax(W h), which is all that Apple's kernel takes",
+    "sigsoftmax": "p = sigsoftmax(W h + b)",
+    "taylor-softmax": "p = taylor-softmax(W h + b)",
+    "spherical-softmax": "p = spherical-softmax(W h + b)",
+    "normalized-sigmoid": "p = normalized-sigmoid(W h + b)",
+    "mixture": "a mixture of 15 softmaxes",
+    "plif": "p = softmax(PLIF(W h + b)) with 100,000 knots",
+}
 # number of vocabularies; a call at 128k takes seconds on a CPU
 ON_GPU = dict.fromkeys(GROUPS, 3) | {"mixture": 1}
 ON_CPU = dict.fromkeys(GROUPS, 1) | {"softmax": 3, "softmax-no-bias": 2, "plif": 2}
@@ -32,8 +38,23 @@ TOKENS = {"cpu": 2048, "cuda": 4096}
 SPREAD = 3.0  # standard deviation of the scores
 
 
+MEANING = f"""\
+An output layer with its loss: from hidden states and targets to the mean of -log p and its
+gradients to hidden states, weight and bias; float32 on a CPU, bfloat16 on a GPU. `{PLAIN}` makes
+all scores: for softmax `F.cross_entropy(F.linear(h, W, b).float(), t)`, otherwise our own
+`log_prob`. `{OURS}` is `nll`, `{OURS}, unreduced` its reduction "none". `Apple` is
+cut-cross-entropy, which on a CPU runs the plain form compiled.
+
+Times are medians in milliseconds with quartiles, by the wall clock. A ratio is the median over
+rounds of the time divided by that of `{PLAIN}` in the same round: below 1 is faster. `peak` is what
+PyTorch allocates at most during the call, beyond its inputs; `beyond` leaves out the gradients of
+W, b and other parameters, which everyone has to return. Scratch space outside PyTorch's allocator
+is not seen on a CPU. `difference` is how far the gradient of W is from that of `{PLAIN}`, as a
+fraction of its norm."""
+
+
 @dataclass(frozen=True)
-class HeadCase(suite.Case):
+class HeadCase(Case):
     """A head of GROUPS with a vocabulary of VOCABULARIES."""
 
     tokens: int
@@ -45,66 +66,49 @@ class HeadCase(suite.Case):
 
     @property
     def title(self) -> str:
-        return f"{self.tokens:,} tokens, d = {self.hidden}, V = {self.vocab:,}"
+        size = f"{self.tokens:,} tokens, d = {self.hidden}, V = {self.vocab:,}"
+        return f"{size} ({GROUPS[self.group]})"
+
+    @property
+    def base(self) -> str:
+        return PLAIN
 
 
 @dataclass(frozen=True)
-class Contestant(race.Contestant):
+class Contestant(timing.Contestant):
     loss: Callable[[Problem], Tensor]
 
 
-class Heads(Suite[HeadCase, Contestant]):
-    name = "heads"
-    title = "Output layers"
-    meaning = f"""\
-An output layer with its loss: from hidden states and targets to the mean of -log p
-and its gradients to hidden states, weight and bias; float32 on a CPU, bfloat16 on a GPU. `{PLAIN}`
-makes all scores: for softmax `F.cross_entropy(F.linear(h, W, b).float(), t)`, otherwise our own
-`log_prob`. `{OURS}` is `nll`, `{OURS}, unreduced` its reduction "none". `Apple` is
-cut-cross-entropy, which on a CPU runs the plain form compiled.
+def cases(device: str, quick: bool) -> list[HeadCase]:
+    """Return the cases; a mixture gets fewer tokens, because it has K scores per word."""
+    tokens, hidden = (128, 64) if quick else (TOKENS[device], 512)
+    counts = ON_GPU if device == "cuda" else ON_CPU
+    return [
+        HeadCase(group, name, tokens // 8 if group == "mixture" else tokens, hidden)
+        for group, count in counts.items()
+        for name in list(VOCABULARIES)[: 1 if quick else count]
+    ]
 
-Times are medians in milliseconds with quartiles, by the wall clock. A ratio is the median over
-rounds of the time divided by that of `{PLAIN}` in the same round: below 1 is faster. `peak` is what
-PyTorch allocates at most during the call, beyond its inputs; `beyond` leaves out the gradients of
-W, b and other parameters, which everyone has to return. Scratch space outside PyTorch's allocator
-is not seen on a CPU. `gradient difference` is how far the gradient of W is from that of `{PLAIN}`,
-as a fraction of its norm."""
-    base = PLAIN
-    columns = (
-        Column("memory_mib", "peak, MiB", relative=True),
-        Column("beyond_gradients_mib", "beyond, MiB", relative=True),
-    )
-    paces: ClassVar = {"cpu": Pace(5, 5, 340), "cuda": Pace(5, 5, 300), "quick": Pace(1, 3, 60)}
 
-    def cases(self, device: str, options: argparse.Namespace) -> list[HeadCase]:
-        """Return the cases; a mixture gets fewer tokens, because it has K scores per word."""
-        tokens, hidden = (128, 64) if options.quick else (TOKENS[device], 512)
-        counts = ON_GPU if device == "cuda" else ON_CPU
-        return [
-            HeadCase(group, name, tokens // 8 if group == "mixture" else tokens, hidden)
-            for group, count in counts.items()
-            for name in list(VOCABULARIES)[: 1 if options.quick else count]
-        ]
+def contestants(case: HeadCase, device: torch.device) -> list[Contestant]:
+    """Return the plain form, ours and, for softmax, the peers."""
+    softmax = case.group in ("softmax", "softmax-no-bias")
+    found = [
+        Contestant(PLAIN, PLAIN, False, cross_entropy if softmax else dense),
+        Contestant(OURS, case.group, True, nll),
+    ]
+    if case.group == "softmax":
+        found.append(Contestant(f"{OURS}, unreduced", case.group, False, unreduced))
+    if softmax:
+        found.append(Contestant("Liger", case.group, False, liger))
+    if case.group == "softmax-no-bias":
+        found.append(Contestant("Apple", case.group, False, apple))
+    return found
 
-    def contestants(self, case: HeadCase, device: torch.device) -> list[Contestant]:
-        """Return the plain form, ours and, for softmax, the peers."""
-        softmax = case.group in ("softmax", "softmax-no-bias")
-        found = [
-            Contestant(PLAIN, PLAIN, False, cross_entropy if softmax else dense),
-            Contestant(OURS, case.group, True, nll),
-        ]
-        if case.group == "softmax":
-            found.append(Contestant(f"{OURS}, unreduced", case.group, False, unreduced))
-        if softmax:
-            found.append(Contestant("Liger", case.group, False, liger))
-        if case.group == "softmax-no-bias":
-            found.append(Contestant("Apple", case.group, False, apple))
-        return found
 
-    def measure(self, case: HeadCase, race: race.Race[Contestant]) -> dict[str, Any]:
-        rows = race.rows(Problem(case, race.device).task, "forward+backward")
-        sizes = {"vocab": case.vocab, "tokens": case.tokens, "hidden": case.hidden}
-        return {**sizes, "rows": rows}
+def measure(case: HeadCase, race: Race[Contestant]) -> list[Row]:
+    """Return the rows of a case."""
+    return race.rows(Problem(case, race.device).task, "forward+backward")
 
 
 class Problem:
@@ -204,3 +208,19 @@ def apple(problem: Problem) -> Tensor:
     return module.linear_cross_entropy(
         problem.hidden, problem.head.weight, problem.targets, impl=kernel
     )
+
+
+BENCHMARK = Benchmark(
+    "heads",
+    "Output layers",
+    MEANING,
+    {
+        "memory_mib": "peak, MiB",
+        "beyond_gradients_mib": "beyond, MiB",
+        "gradient_difference": "difference",
+    },
+    {"cpu": Pace(5, 5, 340), "cuda": Pace(5, 5, 300), "quick": Pace(1, 3, 60)},
+    cases,
+    contestants,
+    measure,
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 from collections.abc import Callable
@@ -10,16 +9,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pydoc_data.topics import topics
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 
-from benchmarks.race import Contestant, Race, Row
-from benchmarks.suite import Case, Pace, Suite
-from benchmarks.tables import Column
-from benchmarks.timing import MIB, Task, rounded
+from benchmarks.table import Benchmark, Case, Pace
+from benchmarks.timing import MIB, Contestant, Race, Row, Task, rounded
 from sparse_attn.hf.opening import load_model, load_tokenizer, quiet_transformers, resolve_model
 from sparse_attn.hf.patching import patched
 from sparse_attn.inspection import record_attention
@@ -35,98 +32,96 @@ Facts = dict[str, float]
 STEPS = 8  # tokens of a timed call of decoding
 
 
-@dataclass(frozen=True)
-class Reading(Case):
-    tokens: int
-    static: bool = False  # whether decoding writes into a cache of fixed size
-
-
-class LanguageModel(Suite[Reading, Contestant]):
-    name = "llm"
-    title = "A language model"
-    meaning = f"""\
+MEANING = f"""\
 Milliseconds of SmolLM2-135M-Instruct (30 layers, 9 heads over 3 key heads of 64, float32) without
 its vocabulary layer, medians with quartiles; a ratio is the median over interleaved rounds of the
 time divided by that of `{SDPA}` in the same round. The text is Python's reference (pydoc_data), and
 `zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a
 dynamic cache, which torch copies for every token, or a static one, into which each is written.
-`{ROWS}` also keeps all weights above 0; `rows` is their size, and `peak` the memory that one such
-pass adds to that of a pass without, in a process of its own, both in MiB."""
-    base = SDPA
-    columns = (Column("zeros", "zeros"), Column("rows_mib", "rows"), Column("peak_mib", "peak"))
-    paces: ClassVar = {"cpu": Pace(60, 3, 2400), "cuda": Pace(10, 5), "quick": Pace(0.5, 3, 120)}
+In `recording` the divisor is the same mapping; `{ROWS}` also keeps all weights above 0. `rows`
+is their size, and `peak` the memory that one such pass adds to that of a pass without, in a process
+of its own, both in MiB."""
 
-    def cases(self, device: str, options: argparse.Namespace) -> list[Reading]:
-        lengths = (128,) if options.quick else (1024, 4096, 8192)
-        longest = lengths[-1]
-        return [
-            *(Reading("prefill", f"{count:,} tokens", count) for count in lengths),
-            Reading("decoding", f"after {longest:,} tokens", longest),
-            Reading("decoding", f"static cache, after {longest:,} tokens", longest, static=True),
-            Reading("recording", f"{longest:,} tokens", longest),
-        ]
 
-    def contestants(self, case: Reading, device: torch.device) -> list[Contestant]:
-        if case.group == "recording":
-            return [
-                Contestant(RECORDED, RECORDED, False),
-                Contestant(ROWS, RECORDED, True),
-            ]
-        ours = [
-            Contestant(f"ours {label}", mapping.name, True) for label, mapping in MAPPINGS.items()
-        ]
-        return [Contestant(SDPA, "softmax", False), *ours]
+@dataclass(frozen=True)
+class Reading(Case):
+    tokens: int
+    static: bool = False  # whether decoding writes into a cache of fixed size
 
-    @torch.inference_mode()
-    def measure(self, case: Reading, race: Race[Contestant]) -> dict[str, Any]:
-        model, tokenizer = opened(race.device.type)
-        ids = tokens(case.tokens, tokenizer).to(race.device)
-        past: Cache = (
-            StaticCache(config=model.config, max_cache_len=case.tokens + STEPS)
-            if case.static
-            else DynamicCache(config=model.config)
+    @property
+    def base(self) -> str:
+        return RECORDED if self.group == "recording" else SDPA
+
+
+def cases(device: str, quick: bool) -> list[Reading]:
+    """Return a text of each length, and decoding and recording after the longest."""
+    lengths = (128,) if quick else (1024, 4096, 8192)
+    longest = lengths[-1]
+    return [
+        *(Reading("prefill", f"{count:,} tokens", count) for count in lengths),
+        Reading("decoding", f"after {longest:,} tokens", longest),
+        Reading("decoding", f"static cache, after {longest:,} tokens", longest, static=True),
+        Reading("recording", f"{longest:,} tokens", longest),
+    ]
+
+
+def contestants(case: Reading, device: torch.device) -> list[Contestant]:
+    """Return SDPA and each mapping, or a mapping without and with its weights recorded."""
+    if case.group == "recording":
+        return [Contestant(RECORDED, RECORDED, False), Contestant(ROWS, RECORDED, True)]
+    ours = [Contestant(f"ours {label}", mapping.name, True) for label, mapping in MAPPINGS.items()]
+    return [Contestant(SDPA, "softmax", False), *ours]
+
+
+@torch.inference_mode()
+def measure(case: Reading, race: Race[Contestant]) -> list[Row]:
+    """Return the rows of a case: one model, whose attention changes between calls."""
+    model, tokenizer = opened(race.device.type)
+    ids = tokens(case.tokens, tokenizer).to(race.device)
+    past: Cache = (
+        StaticCache(config=model.config, max_cache_len=case.tokens + STEPS)
+        if case.static
+        else DynamicCache(config=model.config)
+    )
+    if case.group == "decoding":
+        model(ids[:, :-1], past_key_values=past)
+    facts = {c.name: _facts(case, c, model, ids) for c in race.contestants}
+    with ExitStack() as swap:
+
+        def prepare(contestant: Contestant) -> None:
+            swap.close()
+            label = contestant.name.removeprefix("ours ")
+            if label == SDPA:
+                return
+            mapping = MAPPINGS[RECORDED if label == ROWS else label]
+            swap.enter_context(patched(model, mapping.name, **mapping.parameter_values()))
+            if label == ROWS:
+                swap.enter_context(record_attention(model, weights="sparse"))
+
+        def call() -> None:
+            if case.group != "decoding":
+                model(ids, use_cache=False)
+                return
+            for _ in range(STEPS):
+                model(ids[:, -1:], past_key_values=past)
+            forget(past)
+
+        return race.rows(
+            lambda c: Task(call, lambda: prepare(c), facts[c.name]), "forward", memory=False
         )
-        if case.group == "decoding":
-            model(ids[:, :-1], past_key_values=past)
-        facts = {c.name: self._facts(case, c, model, ids) for c in race.contestants}
-        with ExitStack() as swap:
 
-            def prepare(contestant: Contestant) -> None:
-                swap.close()
-                label = contestant.name.removeprefix("ours ")
-                if label == SDPA:
-                    return
-                mapping = MAPPINGS[RECORDED if label == ROWS else label]
-                swap.enter_context(patched(model, mapping.name, **mapping.parameter_values()))
-                if label == ROWS:
-                    swap.enter_context(record_attention(model, weights="sparse"))
 
-            def call() -> None:
-                if case.group != "decoding":
-                    model(ids, use_cache=False)
-                    return
-                for _ in range(STEPS):
-                    model(ids[:, -1:], past_key_values=past)
-                forget(past)
-
-            rows: list[Row] = race.rows(
-                lambda c: Task(call, lambda: prepare(c), facts[c.name]), "forward", memory=False
-            )
-        return {"tokens": case.tokens, "rows": rows}
-
-    def _facts(
-        self, case: Reading, contestant: Contestant, model: PreTrainedModel, ids: Tensor
-    ) -> Facts:
-        label = contestant.name.removeprefix("ours ")
-        if label == ROWS and ids.device.type == "cpu":
-            return in_another_process(weigh_rows, case.tokens)
-        if case.group != "prefill" or label not in MAPPINGS:
-            return {}
-        mapping = MAPPINGS[label]
-        swap = patched(model, mapping.name, **mapping.parameter_values())
-        with swap, record_attention(model) as record:
-            model(ids, use_cache=False)
-        return {"zeros": rounded(record.mean)}
+def _facts(case: Reading, contestant: Contestant, model: PreTrainedModel, ids: Tensor) -> Facts:
+    label = contestant.name.removeprefix("ours ")
+    if label == ROWS and ids.device.type == "cpu":
+        return in_another_process(weigh_rows, case.tokens)
+    if case.group != "prefill" or label not in MAPPINGS:
+        return {}
+    mapping = MAPPINGS[label]
+    swap = patched(model, mapping.name, **mapping.parameter_values())
+    with swap, record_attention(model) as record:
+        model(ids, use_cache=False)
+    return {"zeros": rounded(record.mean)}
 
 
 def forget(past: Cache) -> None:
@@ -175,3 +170,15 @@ def weigh_rows(count: int) -> Facts:
     rows = [rows for calls in record.sparse.values() for rows in calls]
     size = sum(r.starts.nbytes + r.columns.nbytes + r.weights.nbytes for r in rows)
     return {"rows_mib": rounded(size / MIB), "peak_mib": rounded(grown / 1024)}
+
+
+BENCHMARK = Benchmark(
+    "llm",
+    "A language model",
+    MEANING,
+    {"zeros": "zeros", "rows_mib": "rows", "peak_mib": "peak"},
+    {"cpu": Pace(60, 3, 2400), "cuda": Pace(10, 5, 600), "quick": Pace(0.5, 3, 120)},
+    cases,
+    contestants,
+    measure,
+)

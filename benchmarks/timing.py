@@ -9,16 +9,15 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 Clock = Callable[[Callable[[], object]], float]  # runs the call, returns milliseconds
-FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU
+Row = dict[str, Any]
 LONGEST_LEAD = 0.01  # seconds
 MANY_SHARES = 4
 LATE = "no time left"
@@ -188,33 +187,14 @@ def wall_clock(call: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - begun)
 
 
-def processor_clock(call: Callable[[], object]) -> float:
-    """Return milliseconds of processor time of all threads; other processes do not change it."""
-    begun = time.process_time()
-    call()
-    return 1e3 * (time.process_time() - begun)
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Compute with this number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class DeviceClock:
     """Clock of GPU time in milliseconds, without launch overhead.
 
-    The GPU first spins for as long as the last launch took, so that the whole call is queued.
-    Cold: the L2 cache is overwritten before the call. Warm: the same call runs just before.
+    The same call runs just before. The GPU first spins for as long as the last launch took, so that
+    the whole call is queued.
     """
 
-    def __init__(self, cold: bool) -> None:
-        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda") if cold else None
+    def __init__(self) -> None:
         self.launch: dict[Callable[[], object], float] = {}
 
     def __call__(self, call: Callable[[], object]) -> float:
@@ -223,10 +203,7 @@ class DeviceClock:
         lead = min(LONGEST_LEAD, 2.5 * self.launch.get(call, LONGEST_LEAD) + 2e-4)
         # private: torch.cuda has no public way to keep a GPU busy
         torch.cuda._sleep(int(lead * 2e9))  # cycles, at about 2 GHz
-        if self.flush is None:
-            call()
-        else:
-            self.flush.zero_()
+        call()
         begun = time.perf_counter()
         start.record()
         call()
@@ -271,3 +248,72 @@ def weigh(task: Task, measured: Measurement, device: torch.device) -> None:
     except Exception as error:
         measured.samples.clear()
         measured.reason = reason(error)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A row: its name, its mapping, and whether it is our code as users run it.
+
+    Ours is compared with all peers of the same mapping, and every row with the base of the case.
+    """
+
+    name: str
+    mapping: str
+    ours: bool
+
+
+T = TypeVar("T", bound=Contestant)
+
+
+@dataclass(frozen=True)
+class Race(Generic[T]):
+    """The contestants of a case, the base of its ratios, the device and the effort."""
+
+    contestants: Sequence[T]
+    base: str
+    device: torch.device
+    effort: Effort
+
+    def rows(
+        self,
+        make: Callable[[T], Task],
+        which: str,
+        clock: Clock = wall_clock,
+        memory: bool = True,
+    ) -> list[Row]:
+        """Measure time in interleaved rounds, then memory; a row per contestant.
+
+        If `make(contestant)` or its task raises, the error becomes the reason in its row.
+        """
+        tasks, measured = {}, {}
+        for entry in self.contestants:
+            try:
+                if self.effort.over:
+                    raise NotImplementedError(LATE)
+                tasks[entry.name] = make(entry)
+            except Exception as error:
+                measured[entry.name] = Measurement(reason=reason(error))
+        measured |= measure(tasks, clock, self.effort, self.base)
+        for name, task in tasks.items():
+            measured[name].facts = dict(task.facts)
+            if memory and measured[name].reason is None and not self.effort.over:
+                weigh(task, measured[name], self.device)
+        return [{**self._row(entry, measured), "pass": which} for entry in self.contestants]
+
+    def _row(self, entry: T, measured: Mapping[str, Measurement]) -> Row:
+        own = measured[entry.name]
+        row = {"name": entry.name, "mapping": entry.mapping, "ours": entry.ours}
+        if own.reason is not None:
+            return {**row, "reason": own.reason}
+        rivals = [
+            other.name
+            for other in self.contestants
+            if entry.ours and not other.ours and entry.mapping == other.mapping
+        ]
+        to = {
+            other: ratio(own, measured[other])
+            for other in dict.fromkeys([self.base, *rivals])
+            if other in measured and measured[other].reason is None
+        }
+        times = summarise(own.samples.values())
+        return {**row, "reason": None, "ms": times, "to": to, **own.facts}

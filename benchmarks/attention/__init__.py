@@ -1,1 +1,3 @@
-"""Attention: cases, contestants and the suite."""
+"""Attention: cases, contestants, and how they are measured."""
+
+from benchmarks.attention.measuring import BENCHMARK as BENCHMARK

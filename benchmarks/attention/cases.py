@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import suite
+from benchmarks.table import Case
 
 Outputs = tuple[Tensor, ...]
 PASSES = ("forward", "forward+backward")
@@ -31,12 +31,22 @@ DOCUMENTS = 8192, 5000  # tokens
 PROTEINS = 2048, 1100, 730, 470, 350, 260, 190, 120  # residues
 
 
+SOFTMAX = "ours softmax"
+PEERS = {  # on a GPU, by the case whose tensors they get; AdaSplash-2 tunes for minutes
+    "N=512": ("eager softmax", "entmax entmax15", "Liger sparsemax", "AdaSplash v1"),
+    "causal N=8192": ("FlexAttention", "AdaSplash v2"),
+}
+COMPILED = "compiled"  # first word of the cases whose model is compiled with CUDA graphs
+
+
 @dataclass(frozen=True)
-class AttentionCase(suite.Case):
+class AttentionCase(Case):
     """An attention case.
 
     `lengths` are the valid tokens of each row, all if None; `queries` are the last ones, all if
-    None; a query meets the keys nearer than `window`; `dropout` applies to the weights.
+    None; a query meets the keys nearer than `window`; `dropout` applies to the weights; `spread` is
+    the standard deviation of the scores; `peer` is the only one beside SDPA on a GPU, where it may
+    crash.
     """
 
     batch: int
@@ -48,10 +58,16 @@ class AttentionCase(suite.Case):
     window: int | None = None
     queries: int | None = None
     dropout: float = 0.0
+    spread: float = 1.0
     few: bool = False  # only the most important mappings and peers
-    caches: tuple[str, ...] = ("",)
+    peer: str = ""
     model: str = ""
     key_heads: int | None = None  # fewer than heads, for grouped queries
+
+    @property
+    def base(self) -> str:
+        """Return the contestant in the denominator: zeros save time over our own softmax."""
+        return SOFTMAX if self.group == "sparsity" else super().base
 
     @property
     def title(self) -> str:
@@ -72,6 +88,8 @@ class AttentionCase(suite.Case):
             parts.append(f"{self.queries} of the queries")
         if self.dropout:
             parts.append(f"dropout {self.dropout}")
+        if self.spread != 1:
+            parts.append(f"scores of standard deviation {self.spread:g}")
         return ", ".join([self.model] * bool(self.model) + parts)
 
     @property
@@ -83,7 +101,7 @@ class AttentionCase(suite.Case):
 def cases(device: str, quick: bool) -> list[AttentionCase]:
     """Return the cases for a kind of device, by importance."""
     if quick:
-        return _quick(device)
+        return _quick()
     return _cuda() if device == "cuda" else _cpu()
 
 
@@ -98,67 +116,70 @@ def _cpu() -> list[AttentionCase]:
         AttentionCase("step", "BERT-base", 2, 128, model="BERT-base", dropout=0.1, few=True),
         AttentionCase("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True),
         AttentionCase("attention", "dropout", 8, 128, dropout=0.1, few=True),
+        AttentionCase("attention", "16 tokens", 1, 16, few=True),
+        *(AttentionCase("sparsity", f"N={n}", max(1, 1024 // n), n, h, spread=2.0)
+          for n, h in ((128, 12), (512, 12), (2048, 4), (8192, 1))),
+        *(AttentionCase("sparsity", f"causal N={n}", 1, n, h, spread=2.0, causal=True, key_heads=k)
+          for n, h, k in ((2048, 8, 2), (8192, 2, 1))),
+        *(AttentionCase("decoding", f"{n:,} keys", 1, n, spread=2.0, queries=1, few=True)
+          for n in (16384, 65536)),
         *curve[-2:],
         AttentionCase("step", "MiniLM full", 16, 128, model="MiniLM", dropout=0.1, few=True),
         AttentionCase("step", "MiniLM 512", 2, 512, model="MiniLM", dropout=0.1, few=True),
         AttentionCase("step", "MiniLM 512, no dropout", 2, 512, model="MiniLM", few=True),
         AttentionCase("step", "BERT-base 512", 1, 512, model="BERT-base", dropout=0.1, few=True),
         AttentionCase("step", "BERT-base 512, no dropout", 1, 512, model="BERT-base", few=True),
-    ]
+    ]  # fmt: skip
 
 
 def _cuda() -> list[AttentionCase]:
-    warm, both = ("warm",), ("warm", "cold")
     causal = [
-        AttentionCase("causal", f"causal N={n}", 1, n, 16, causal=True, few=True, caches=warm)
+        AttentionCase("causal", f"causal N={n}", 1, n, 16, causal=True, few=n != 8192)
         for n in _lengths(65536)
         if n >= 4096
     ]
+    main = [
+        AttentionCase("attention", "N=128", 32, 128),
+        AttentionCase("attention", "N=512", 32, 512),
+        AttentionCase("attention", "MRPC", 32, 79, lengths=MRPC_79),
+        causal[1],
+    ]
+    beside = [
+        replace(case, name=f"{case.name} beside {peer}", peer=peer)
+        for case in main
+        for peer in PEERS.get(case.name, ())
+    ]
+    bert: dict[str, Any] = {"model": "BERT-base", "dropout": 0.1}
     return [
-        AttentionCase("attention", "N=128", 32, 128, caches=both),
-        AttentionCase("attention", "N=512", 32, 512, caches=both),
-        AttentionCase("attention", "MRPC", 32, 79, lengths=MRPC_79, caches=both),
-        AttentionCase("step", "MiniLM MRPC", 32, 79, lengths=MRPC_79, model="MiniLM", dropout=0.1),
-        AttentionCase("step", "BERT-base", 32, 128, model="BERT-base", dropout=0.1),
-        AttentionCase(
-            "step", "BERT-base MRPC", 32, 79, lengths=MRPC_79, model="BERT-base", dropout=0.1
-        ),
-        AttentionCase(
-            "step", "compiled BERT-base", 32, 128, model="BERT-base", dropout=0.1, few=True
-        ),
-        AttentionCase(
-            "attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True, caches=both
-        ),
-        AttentionCase("attention", "dropout", 32, 128, dropout=0.1, few=True, caches=both),
-        *reversed(_curve(32768, 65536, caches=warm)),
-        *causal,
+        *main,
+        AttentionCase("step", "BERT-base", 32, 128, **bert),
+        AttentionCase("step", "BERT-base MRPC", 32, 79, lengths=MRPC_79, **bert),
+        causal[2],
+        *beside,
+        AttentionCase("step", f"{COMPILED} BERT-base", 32, 128, few=True, **bert),
+        AttentionCase("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True),
+        AttentionCase("attention", "dropout", 32, 128, dropout=0.1, few=True),
+        *reversed(_curve(32768, 65536)),
         # of the size of ModernBERT's, with the padding of two documents in a batch
-        AttentionCase("long", "documents", 2, 8192, lengths=DOCUMENTS, few=True, caches=warm),
-        AttentionCase(
-            "long", "documents, local", 2, 8192, lengths=DOCUMENTS, window=65, few=True, caches=warm
-        ),
-        AttentionCase("long", "proteins", 8, 2048, 20, lengths=PROTEINS, few=True, caches=warm),
-        AttentionCase("decoding", "16,384 keys", 8, 16384, queries=1, few=True, caches=warm),
-        AttentionCase("decoding", "65,536 keys", 2, 65536, queries=1, few=True, caches=warm),
+        AttentionCase("long", "documents", 2, 8192, lengths=DOCUMENTS, few=True),
+        AttentionCase("long", "documents, local", 2, 8192, lengths=DOCUMENTS, window=65, few=True),
+        AttentionCase("long", "proteins", 8, 2048, 20, lengths=PROTEINS, few=True),
+        AttentionCase("decoding", "16,384 keys", 8, 16384, queries=1, few=True),
+        AttentionCase("decoding", "65,536 keys", 2, 65536, queries=1, few=True),
+        causal[0],
+        *causal[3:],
     ]
 
 
-def _quick(device: str) -> list[AttentionCase]:
-    caches = ("warm",) if device == "cuda" else ("",)
+def _quick() -> list[AttentionCase]:
+    step: dict[str, Any] = {"model": "MiniLM", "dropout": 0.1, "few": True}
     return [
-        AttentionCase("attention", "N=128", 2, 128, few=True, caches=caches),
-        AttentionCase("attention", "MRPC", 8, 79, lengths=MRPC_79[:8], few=True, caches=caches),
-        AttentionCase(
-            "step",
-            "MiniLM MRPC",
-            4,
-            79,
-            lengths=MRPC_79[4:8],
-            model="MiniLM",
-            dropout=0.1,
-            few=True,
-        ),
-        *_curve(512, 512, heads=4, caches=caches),
+        AttentionCase("attention", "N=128", 2, 128, few=True),
+        AttentionCase("attention", "MRPC", 8, 79, lengths=MRPC_79[:8], few=True),
+        AttentionCase("step", "MiniLM MRPC", 4, 79, lengths=MRPC_79[4:8], **step),
+        AttentionCase("sparsity", "N=512", 1, 512, heads=2, spread=2.0),
+        AttentionCase("decoding", "1,024 keys", 1, 1024, spread=2.0, queries=1, few=True),
+        *_curve(512, 512, heads=4),
     ]
 
 
@@ -213,8 +234,14 @@ class Problem:
         return infer
 
     def first(self) -> Problem:
-        """Return the first row and two heads, in float32 without dropout, to check outputs."""
-        query, key, value, grad = (t[:1, :2].float() for t in (*self.inputs, self.grad))
+        """Return the first row and two heads or more, in float32 without dropout, for a check.
+
+        As many as share their keys.
+        """
+        group = self.query.shape[1] // self.key.shape[1]
+        heads = max(2, group)
+        query, grad = (t[:1, :heads].float() for t in (self.query, self.grad))
+        key, value = (t[:1, : heads // group].float() for t in (self.key, self.value))
         mask = None if self.mask is None else self.mask[:1]
         lengths = None if self.key_lengths is None else self.key_lengths[:1]
         case = replace(self.case, dropout=0.0)
@@ -231,6 +258,7 @@ def problem(case: AttentionCase, device: torch.device) -> Problem:
         torch.randn(size, generator=generator, device=device).to(dtype)
         for size in (shape, key_shape, key_shape, shape)
     )
+    query = case.spread * query
     if case.queries is not None:
         query, grad = (t[:, :, -case.queries :].contiguous() for t in (query, grad))
     lengths = mask = None

@@ -16,8 +16,7 @@ from torch.nn.attention import SDPBackend
 
 from benchmarks.attention import peers
 from benchmarks.attention.cases import AttentionCase, Problem
-from benchmarks.race import Contestant
-from benchmarks.timing import rounded
+from benchmarks.timing import Contestant, rounded
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.dispatch import choose, run
 from sparse_attn.kernels.inputs import AttentionInputs
@@ -25,7 +24,6 @@ from sparse_attn.kernels.statistics import COLUMNS
 from sparse_attn.mappings import Mapping
 
 BASE = "SDPA"
-MASKED = f"{BASE} with a mask"
 # every mapping at one parameter value, preferably a published one; the first word is its name
 MAPPINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -53,20 +51,26 @@ MAPPINGS: dict[str, dict[str, Any]] = {
     "scaled-softmax": {},
     "softmax and a sink": {"sink": 0.0},
 }
-POINTWISE = ("sigsoftmax", "taylor-softmax", "spherical-softmax")
+# other parameters, for other shares of zeros; the group `sparsity` has these
+SPARSE: dict[str, dict[str, Any]] = {
+    "r-softmax, 90 % zeros": {"r": 0.9},
+    "top-p-softmax, half the mass": {"p": 0.5},
+    "max-gap of 64": {"a": 64.0},
+}
+ZEROS = ("softmax", "sparsemax", "entmax", "t-softmax", "r-softmax", "threshold-softmax", *SPARSE)
 CURVES = ("r-softmax", "sparsemax", "entmax", "sigsoftmax")
-BACKENDS = (  # the last on GPUs only
+BACKENDS = (
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
-    SDPBackend.CUDNN_ATTENTION,
 )
 LONGEST_SORTED = 4096  # sorting the scores of longer rows takes seconds
 
 
 def mapping_of(title: str) -> Mapping:
-    """Return the mapping that an entry of MAPPINGS describes."""
-    return Mapping(title.partition(" ")[0], **MAPPINGS[title])
+    """Return the mapping that an entry of MAPPINGS or SPARSE describes."""
+    name = title.partition(" ")[0].removesuffix(",")
+    return Mapping(name, **(MAPPINGS | SPARSE)[title])
 
 
 def share_of_zeros(problem: Problem, mapping: Mapping) -> float:
@@ -136,45 +140,53 @@ def ours(name: str, impl: str | None = None, by: str = "mask") -> Ours:
 
 
 def contestants(case: AttentionCase, device: torch.device) -> list[Peer | Ours]:
-    """Return the contestants of a case, the base first."""
-    gpu, names = device.type == "cuda", CURVES if case.few else tuple(MAPPINGS)
-    found: list[Peer | Ours] = [_peer(BASE, "softmax", functools.partial(peers.sdpa, backend=None))]
-    if gpu and case.lengths is None and not case.causal:
-        # the call of Transformers for a padded batch
-        masked = functools.partial(peers.sdpa, backend=None, masked=True)
-        found.append(_peer(MASKED, "softmax", masked))
-    found += [ours(name) for name in names]
+    """Return the contestants of a case."""
+    names = CURVES if case.few else tuple(MAPPINGS)
+    if case.group == "sparsity":
+        return [SDPA, *map(ours, ZEROS)]
+    found = [ours(name) for name in names]
     if case.lengths is not None:
         found += [ours(name, by="key_lengths") for name in CURVES]
-    if not case.few or gpu:
-        for backend in BACKENDS[: None if gpu else 3]:
-            name = f"{BASE} {backend.name.removesuffix('_ATTENTION').lower()}"
-            found.append(_peer(name, "softmax", functools.partial(peers.sdpa, backend=backend)))
-        found.append(_peer("FlexAttention", "softmax", peers.flex))
-        # each needs another compilation, which is slow on the CPU
-        found += [ours(name, "flex") for name in POINTWISE[: None if gpu and not case.few else 1]]
-    found.append(_peer("eager softmax", "softmax", peers.eager))
+    if device.type == "cuda":
+        if case.peer:
+            beside = PEERS[case.peer]
+            return [SDPA, beside, *(c for c in found if c.mapping == beside.mapping)]
+        # the call of Transformers for a padded batch
+        masked = [MASKED] if case.lengths is None and not case.causal else []
+        return [SDPA, *masked, *found, _backend(SDPBackend.FLASH_ATTENTION)]
+    others: list[Peer | Ours] = [PEERS["eager softmax"]]
+    if not case.few:
+        # each flex needs another compilation, which is slow
+        others += [*map(_backend, BACKENDS), PEERS["FlexAttention"], ours("sigsoftmax", "flex")]
     if case.length <= LONGEST_SORTED:
-        found += [
-            ours(name, "reference")
-            for name in ("r-softmax", "sparsemax", "entmax")[: 1 if case.few else None]
-        ]
-        # these only map scores to weights; PyTorch does the rest
-        found.append(_peer("entmax sparsemax", "sparsemax", peers.entmax("sparsemax")))
-        found.append(_peer("entmax entmax15", "entmax", peers.entmax("entmax15")))
-        found.append(_peer("Liger sparsemax", "sparsemax", peers.liger))
-        if not case.few:
-            found.append(_peer("entmax entmax_bisect", "entmax", peers.entmax("entmax_bisect")))
-    # it compiles for every length, about a minute each
-    if gpu and (case.group != "length" or case.length >= LONGEST_SORTED) and not case.queries:
-        v1 = functools.partial(peers.adasplash, "adasplash_v1", is_causal=case.causal)
-        found.append(_peer("AdaSplash v1", "entmax", v1(alpha=1.5)))
-        if case.causal:
-            found.append(_peer("AdaSplash v2", "entmax", peers.adasplash("adasplash_v2")))
-        else:
-            found.append(_peer("AdaSplash v1 sparsemax", "sparsemax", v1(alpha=2.0)))
-    return found
+        references = ("r-softmax", "sparsemax", "entmax")[: 1 if case.few else None]
+        others += [ours(name, "reference") for name in references]
+        others += [PEERS["entmax sparsemax"], PEERS["entmax entmax15"]]
+    return [SDPA, *found, *others]
 
 
-def _peer(name: str, mapping: str, make: Callable[[Problem], peers.Forward]) -> Peer:
-    return Peer(name, mapping, False, make)
+def _backend(backend: SDPBackend) -> Peer:
+    name = f"{BASE} {backend.name.removesuffix('_ATTENTION').lower()}"
+    return Peer(name, "softmax", False, functools.partial(peers.sdpa, backend=backend))
+
+
+SDPA = Peer(BASE, "softmax", False, functools.partial(peers.sdpa, backend=None))
+MASKED = Peer(
+    f"{BASE} with a mask",
+    "softmax",
+    False,
+    functools.partial(peers.sdpa, backend=None, masked=True),
+)
+# those of entmax and Liger only map scores to weights; PyTorch does the rest
+PEERS = {
+    name: Peer(name, mapping, False, make)
+    for name, mapping, make in (
+        ("eager softmax", "softmax", peers.eager),
+        ("FlexAttention", "softmax", peers.flex),
+        ("entmax sparsemax", "sparsemax", peers.entmax("sparsemax")),
+        ("entmax entmax15", "entmax", peers.entmax("entmax15")),
+        ("Liger sparsemax", "sparsemax", peers.liger),
+        ("AdaSplash v1", "entmax", peers.adasplash("adasplash_v1", alpha=1.5)),
+        ("AdaSplash v2", "entmax", peers.adasplash("adasplash_v2")),
+    )
+}

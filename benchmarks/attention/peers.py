@@ -103,7 +103,7 @@ def liger(problem: Problem) -> Forward:
     return _attention_by_weights(problem, lambda scores: function.apply(scores, -1))
 
 
-def adasplash(function: str, **options: Any) -> Callable[[Problem], Forward]:
+def adasplash(function: str, alpha: float | None = None) -> Callable[[Problem], Forward]:
     """Return adasplash_v1(q, k, v, alpha, is_causal, varlen), or adasplash_v2(q, k, v, varlen).
 
     adasplash_v2 is causal entmax-1.5 for at least 64 keys; it needs varlen unless N is a power of
@@ -112,8 +112,10 @@ def adasplash(function: str, **options: Any) -> Callable[[Problem], Forward]:
 
     def make(problem: Problem) -> Forward:
         call = getattr(_import("adasplash"), function)
-        varlen = _varlen(problem)
-        return lambda q, k, v: call(q, k, v, varlen=varlen, **options)
+        options: dict[str, Any] = {"varlen": _varlen(problem)}
+        if alpha is not None:
+            options |= {"alpha": alpha, "is_causal": problem.case.causal}
+        return lambda q, k, v: call(q, k, v, **options)
 
     return make
 

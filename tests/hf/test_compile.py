@@ -9,8 +9,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import get_first_incompatible_cudagraph_node
 
-from benchmarks.host import stubbed
 from sparse_attn import SparsitySchedule, patch_model
+from tests.kernels.compiling import stubbed
 from tests.marks import slow, soak
 
 from .families import BY_NAME, FAMILIES, padding, text_inputs, tokens

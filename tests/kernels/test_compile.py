@@ -10,13 +10,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.host import stubbed
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.operators import OperatorInputs
 from tests.marks import first
 
 from .backends import CPU, CUDA, TRITON, each, on
+from .compiling import stubbed
 from .problems import LEARNED, SOLVERS, Inputs, Problem
 
 FIELDS = OperatorInputs._fields

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.host import stubbed
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention, by_head, operators
 from sparse_attn.kernels.triton import plan
 
+from .compiling import stubbed
 from .problems import LEARNED, SETTINGS
 
 META = torch.device("meta")

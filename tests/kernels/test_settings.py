@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from triton.backends.nvidia.compiler import CUDAOptions
 
-from benchmarks.gpu.tune import CANDIDATES, own_tables, use
+from benchmarks.tune import CANDIDATES, own_tables, use
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
 from sparse_attn.kernels.inputs import AttentionInputs

@@ -14,11 +14,10 @@ import pytest
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from benchmarks.machine.compiled import program
 from sparse_attn.mappings import get_spec, mapping_names
 
+from .compiling import program
 from .problems import LEARNED, SETTINGS
-from .test_gpu_code import CALLS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build/triton"
@@ -53,8 +52,19 @@ ROWS = [
     # of one tile and of several, so that each half of the calls has both
     for keys in ((300, 100) if sink else (100, 300))
 ]
-OPTIONS = [call for calls in CALLS.values() for call in calls.values()]
-OPTIONS += ["""*qkv(100, 8), Mapping("r-softmax"), dropout=0.1"""]
+WIDE = """*qkv(128, 128, torch.float16), Mapping("top-p-softmax", sink=0.5)"""
+OPTIONS = [
+    """*qkv(2000, 128, torch.float16), Mapping("entmax", alpha=1.25), causal=True""",
+    WIDE,
+    """*qkv(300, 64, torch.bfloat16, (4, 2, 2)), Mapping("sparsehourglass", learn="q"),
+        mask=torch.ones(300, 300, dtype=torch.bool), bias=torch.zeros(300), softcap=20.0""",
+    """*qkv(300, 64, torch.bfloat16), sink=torch.zeros(2, requires_grad=True),
+        mapping=Mapping("clipped-softmax", gamma=-0.01, learn="gamma")""",
+    """*qkv(4096, queries=1), Mapping("entmax", alpha=1.5)""",
+    """*qkv(2000, 80, torch.float32, (1, 1, 1)), Mapping("sigsoftmax", learn="bias"),
+        window=100, key_lengths=torch.tensor([1500])""",
+    """*qkv(100, 8), Mapping("r-softmax"), dropout=0.1""",
+]
 
 
 def test_every_kernel_is_among_the_calls():
@@ -71,8 +81,16 @@ def test_every_mapping_compiles(number, capability, half):
     folder = versions()[number]
     if folder is not None:
         assert folder.is_dir(), f"Triton {number} is not in {FOLDER}: make tritons installs it"
-    calls = [*ROWS, *OPTIONS][half::2]
-    found = run(program(capability, calls, "print_errors"), folder)
+    assert_compile([*ROWS, *OPTIONS][half::2], capability, folder)
+
+
+@pytest.mark.soak
+def test_wide_rows_fit_a_gpu_with_little_shared_memory():
+    assert_compile([WIDE], 86)
+
+
+def assert_compile(calls, capability, folder=None):
+    found = run(program(capability, calls), folder)
     wrong = {call: said for call, said in zip(calls, found, strict=True) if said not in (2, 3)}
     assert not wrong, "\n".join(f"{call}: {said}" for call, said in wrong.items())
 

@@ -1,24 +1,26 @@
-"""Compile the kernels of calls and print a summary of their machine code as JSON.
+"""Compile the kernels of calls for a GPU that is absent, or replace them by ones that do nothing.
 
-The output has, for each call, the kernels by name: bytes of `shared` memory and the fields of
-`sass.Kernel`, with instructions counted by name. Run it in a separate process, by `program`,
-because it makes Triton compile for an absent GPU.
+A test compiles in a process of its own, by `program`, because Triton then compiles for that GPU
+until the process ends.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
+from triton.runtime.jit import KernelInterface
 
-from benchmarks.machine.sass import disassemble
 from sparse_attn import Mapping as Mapping  # for `program`
+from sparse_attn.kernels import dispatch
 from sparse_attn.kernels import triton as kernels
 from sparse_attn.kernels.inputs import AttentionInputs
 
@@ -26,25 +28,10 @@ SHARED = {80: 166912, 86: 101376, 90: 232448}  # bytes that one program may use
 
 
 class NoGpu:
-    """Driver for which Triton compiles and does all else, except that a launch does nothing."""
-
-    class launcher_cls:  # noqa: N801 - Triton's name
-        def __init__(self, source: Any, metadata: Any):
-            pass
-
-        def __call__(self, *arguments: Any) -> None:
-            pass
+    """Driver for which Triton compiles."""
 
     def __init__(self, capability: int):
         self.target = GPUTarget("cuda", capability, 32)
-        self.utils = self
-
-    def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": SHARED[self.target.arch]}
-
-    def load_binary(self, name: str, *rest: Any) -> tuple[int, ...]:
-        """Return module, function, registers, spills and most threads."""
-        return 1, 1, 0, 0, 1024
 
     def get_current_device(self) -> int:
         return 0
@@ -87,27 +74,25 @@ def qkv(
     ]
 
 
-def program(capability: int, calls: Iterable[str], function: str = "print_compiled") -> str:
-    """Return Python code that calls `function`; a call is the arguments of `AttentionInputs`."""
+def program(capability: int, calls: Iterable[str]) -> str:
+    """Return Python code of `print_compiled`; a call is the arguments of `AttentionInputs`."""
     made = ", ".join(f"lambda: AttentionInputs({call})" for call in calls)
-    return f"from {__name__} import *\n{function}({capability}, [{made}])"
+    return f"from tests.kernels.compiling import *\nprint_compiled({capability}, [{made}])"
 
 
 def print_compiled(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:
-    """Print the summary of each call as JSON."""
-    replace_driver(capability)
-    json.dump([compiled(call()) for call in calls], sys.stdout)
-
-
-def print_errors(capability: int, calls: Iterable[Callable[[], AttentionInputs]]) -> None:
     """Print, as JSON, the compilation error or the number of compiled kernels of each call."""
     replace_driver(capability)
     found: list[str | int] = []
     for call in calls:
         try:
-            found.append(len(warmed_up(call())))
+            made = warmed_up(call())
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
+            continue
+        most = max(kernel.metadata.shared for kernel in made.values())
+        fits = most <= SHARED[capability]
+        found.append(len(made) if fits else f"{most} bytes of shared memory")
     json.dump(found, sys.stdout)
 
 
@@ -121,21 +106,6 @@ def replace_driver(capability: int) -> None:
             setattr(kernels.launch, name, WarmUp(kernel))
 
 
-def compiled(inputs: AttentionInputs) -> dict[str, Any]:
-    """Return a summary of the machine code of each kernel of a call."""
-    found = {}
-    for name, made in warmed_up(inputs).items():
-        kernel = disassemble(made.asm["cubin"])
-        found[name] = {
-            "shared": made.metadata.shared,
-            "stack": kernel.stack,
-            "registers": kernel.registers,
-            "code": kernel.code.names,
-            "loops": [loop.names for loop in kernel.loops],
-        }
-    return found
-
-
 def warmed_up(inputs: AttentionInputs) -> dict[str, Any]:
     """Return the compiled kernels of a call by name, including any backward pass."""
     WarmUp.found = {}
@@ -143,3 +113,23 @@ def warmed_up(inputs: AttentionInputs) -> dict[str, Any]:
     if output.requires_grad:
         output.backward(torch.ones_like(output))
     return WarmUp.found
+
+
+@contextmanager
+def stubbed() -> Iterator[None]:
+    """Choose the Triton kernels on every device, with launches that do nothing."""
+    launch = vars(kernels.launch)
+    names = [name for name, made in launch.items() if isinstance(made, KernelInterface)]
+    with (
+        mock.patch.dict(launch, dict.fromkeys(names, Nothing())),
+        mock.patch.object(kernels, "INTERPRETED", True),
+        mock.patch.dict(dispatch.AUTOMATIC, cpu=("triton", "reference")),
+    ):
+        yield
+
+
+class Nothing:
+    """A kernel that is launched and does nothing."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments, **options: None

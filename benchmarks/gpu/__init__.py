@@ -1,1 +1,0 @@
-"""Check and measure the Triton kernels on an NVIDIA GPU, in calls of a few minutes."""
