@@ -117,18 +117,18 @@ def _cpu() -> list[AttentionCase]:
         AttentionCase("attention", "MRPC longest", 32, 103, lengths=MRPC_103, few=True),
         AttentionCase("attention", "dropout", 8, 128, dropout=0.1, few=True),
         AttentionCase("attention", "16 tokens", 1, 16, few=True),
-        *(AttentionCase("sparsity", f"N={n}", max(1, 1024 // n), n, h, spread=2.0)
-          for n, h in ((128, 12), (512, 12), (2048, 4), (8192, 1))),
-        *(AttentionCase("sparsity", f"causal N={n}", 1, n, h, spread=2.0, causal=True, key_heads=k)
-          for n, h, k in ((2048, 8, 2), (8192, 2, 1))),
-        *(AttentionCase("decoding", f"{n:,} keys", 1, n, spread=2.0, queries=1, few=True)
-          for n in (16384, 65536)),
         *curve[-2:],
         AttentionCase("step", "MiniLM full", 16, 128, model="MiniLM", dropout=0.1, few=True),
         AttentionCase("step", "MiniLM 512", 2, 512, model="MiniLM", dropout=0.1, few=True),
         AttentionCase("step", "MiniLM 512, no dropout", 2, 512, model="MiniLM", few=True),
         AttentionCase("step", "BERT-base 512", 1, 512, model="BERT-base", dropout=0.1, few=True),
         AttentionCase("step", "BERT-base 512, no dropout", 1, 512, model="BERT-base", few=True),
+        *(AttentionCase("sparsity", f"N={n}", max(1, 1024 // n), n, h, spread=2.0)
+          for n, h in ((128, 12), (512, 12), (2048, 4), (8192, 1))),
+        *(AttentionCase("sparsity", f"causal N={n}", 1, n, h, spread=2.0, causal=True, key_heads=k)
+          for n, h, k in ((2048, 8, 2), (8192, 2, 1))),
+        *(AttentionCase("decoding", f"{n:,} keys", 1, n, spread=2.0, queries=1, few=True)
+          for n in (16384, 65536)),
     ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from benchmarks.attention.cases import AttentionCase
 from benchmarks.table import Pace, slug
 from benchmarks.timing import DeviceLostError
 from tests.hf.families import LLAMA
+from tests.kernels.backends import INTERPRETS
 from tests.letters import letter_tokenizer
 
 TINY = [
@@ -58,7 +59,15 @@ def names(record):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["attention", "heads", "llm", "tune"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention",
+        "heads",
+        "llm",
+        pytest.param("tune", marks=pytest.mark.skipif(not INTERPRETS, reason="needs no GPU")),
+    ],
+)
 def test_record_and_page(name, bench, tmp_path, capsys):
     record = bench(name)
     page = (tmp_path / f"{name}-cpu.md").read_text()
