@@ -150,7 +150,8 @@ def room(problem: Problem) -> None:
     """Raise if the CPU would run out of memory; a GPU raises anyway."""
     if problem.query.device.type == "cpu":
         case = problem.case
-        need = EAGER_COPIES * 4 * case.batch * case.heads * case.length**2
+        scores = case.batch * case.heads * (case.queries or case.length) * case.length
+        need = EAGER_COPIES * 4 * scores
         if need > _available() / 2:
             raise NotImplementedError(f"would need about {need / 2**30:.0f} GiB")
 
