@@ -2,8 +2,8 @@
 
 For each device name: the compute capability, and for each record its settings by kernel, mapping or
 family, bytes per row of keys, and kind of row. `settings` has the defaults for the others.
-`python -m benchmarks tune` measures a GPU, and `python -m benchmarks tune --enter RECORD` enters the
-settings of its record and keeps the rest.
+`python -m benchmarks tune` measures a GPU, and `python -m benchmarks tune --enter RECORD` enters
+the settings of its record and keeps the rest.
 """
 
 from __future__ import annotations
