@@ -1,4 +1,1 @@
-"""Two features at a time: what is patched, beside what else a user does to a model.
-
-`python -m tests.compositions` writes results/compositions.json.
-"""
+"""Two features at a time: what is patched, beside what else a user does to a model."""
