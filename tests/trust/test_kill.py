@@ -1,116 +1,136 @@
-"""Trainings that are killed go on to the weights, numbers and files of undisturbed ones."""
+"""Work that is killed, or whose disk is full, goes on and comes to the same bits."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+import re
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
 
-from sparse_attn.hf.checkpoints import last_complete_checkpoint
-from tests.marks import slow, soak
-from tests.trust.killing import Cut
-from tests.trust.trainings import Undisturbed, check_files, check_words
+from engine.sweep import run as sweep_run
+from engine.sweep.records import Record, read_records
+from glue.__main__ import main
+from tests import commands
+from tests.engine.sweep.inline import Inline, full_disk
+from tests.glue.running import Asked, prepared, trained
 
-KILLS, SEED = 20, 7
-
-
-@pytest.mark.soak
-def test_killed_at_random_moments(undisturbed: Undisturbed, tmp_path: Path) -> None:
-    training, draws = undisturbed.training, random.Random(SEED)
-    history: list[str] = []
-    reached = 0.0
-    for run in range(KILLS):
-        folder = tmp_path / f"run{run}"
-        while len(history) < KILLS and not training.finished(folder):
-            # the machine may have become slower since: later, until a checkpoint was reached
-            moment = draws.uniform(0, undisturbed.end.seconds * (1 if reached else 2))
-            end = training.start(folder, often=True).end(kill_after=moment)
-            check_files(folder)
-            assert end.killed or end.said == "", (end.said, history)
-            if end.killed:
-                reached = max(reached, training.standing(folder))
-                history.append(f"run {run} after {moment:.3f} s")
-        if not training.finished(folder):
-            training.go_on(folder)
-        undisturbed.compare(folder, history)
-        if len(history) == KILLS:
-            assert reached > 0, "no kill left a checkpoint to go on from"
-            return
-    pytest.fail(f"most runs were too quick to be killed: {history}")
+# a parameter that is learned for each head, and another that is scheduled
+MAPPING = {
+    "name": "mixed-t-softmax",
+    "params": '{"t": 2.0, "mix": 1.0}',
+    "learn": "[t]",
+    "per": "head",
+    "schedule.parameter": "mix",
+    "schedule.initial": "0.0",
+}
+OPTIONS = [word for name, value in MAPPING.items() for word in (f"--mapping.{name}", value)]
+# what must not depend on kills; times may
+KEPT = ("metrics", "per_epoch", "sparsity", "predictions", "steps")
 
 
-@pytest.mark.parametrize(
-    ("full", "steps"),
-    [*slow((False, (2, 6)), (True, (2, 6))), *soak((False, (1, 1)))],
-    ids=["killed", "full disk", "killed at every one"],
-)
-def test_cut_at_file_operations(
-    full: bool, steps: tuple[int, int], undisturbed: Undisturbed, tmp_path: Path
-) -> None:
-    """Before each and within the bytes of each that writes, or some of them, drawn."""
-    training, folder, draws = undisturbed.training, tmp_path / "run", random.Random(SEED)
-    history: list[str] = []
-    at = 1
-    while True:
-        before = training.standing(folder)
-        for share in (draws.random(),) if full else (None, draws.random()):
-            end = training.start(folder, Cut(at, share, undisturbed.sizes, full)).end()
-            check_files(folder)
-            if training.finished(folder):
-                undisturbed.compare(folder, history)
-                return
-            history += [f"{name}, {share} of it" for name in end.operations[at - 1 : at]]
-            assert training.standing(folder) >= before, history
-            if full:
-                check_words(end, folder, history)
-            else:
-                assert end.killed, (end.said, history)
-        # a process that goes on from a later checkpoint begins with other operations
-        at = draws.randint(*steps) + (at if training.standing(folder) == before else 0)
+def kill(pattern: str, given: list[str]) -> None:
+    """Run `glue` until it writes a file whose path matches."""
+    done = commands.run("-m", "tests.trust.killed", pattern, "glue.__main__", *given)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def empty(content: bytes) -> bytes:
-    return b""
+def files(folder: Path) -> set[str]:
+    """Names of the files of a run, without TensorBoard's."""
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {name for name in names if not name.startswith("runs/")}
 
 
-def cut(content: bytes) -> bytes:
-    return content[:-2]
+@pytest.fixture(scope="module")
+def whole(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """An undisturbed run with dropout, and its results."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return folder, trained(prepared(asked(folder, *OPTIONS)))
 
 
-def flipped(content: bytes) -> bytes:
-    middle = len(content) // 2
-    bits = bytes(255 - byte for byte in content[middle : middle + 8])
-    return content[:middle] + bits + content[middle + 8 :]
+def assert_same(folder: Path, results: dict[str, Any], whole: tuple[Path, dict[str, Any]]) -> None:
+    assert {name: results[name] for name in KEPT} == {name: whole[1][name] for name in KEPT}
+    ours, theirs = (load_file(run / "model/model.safetensors") for run in (folder, whole[0]))
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    assert files(folder) == files(whole[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("undisturbed", ["finetuning"], indirect=True)
-def test_a_checkpoint_that_lacks_anything_is_passed_over(
-    undisturbed: Undisturbed, tmp_path: Path
+def test_a_training_killed_within_a_checkpoint(
+    whole: tuple[Path, dict[str, Any]], asked: Asked, tmp_path: Path
 ) -> None:
-    older, newer = (tmp_path / f"checkpoint-{steps}" for steps in (6, 9))
-    damages: list[tuple[str, list[Callable[[bytes], bytes]]]] = [
-        ("model.safetensors", [empty, cut]),
-        ("optimizer.pt", [empty, cut, flipped]),
-        ("scheduler.pt", [empty, cut]),
-        ("rng_state.pth", [empty, cut, flipped]),
-        ("trainer_state.json", [empty, cut, flipped]),
-    ]
-    done = undisturbed.end.operations
-    last = next(at for at, name in enumerate(done, 1) if "results.json" in name)
-    undisturbed.training.start(tmp_path, Cut(last, None, {})).end()
-    assert last_complete_checkpoint(tmp_path) == newer
-    for name, kinds in damages:
-        content = (newer / name).read_bytes()
-        for kind in kinds:
-            (newer / name).write_bytes(kind(content))
-            assert last_complete_checkpoint(tmp_path) == older, (name, kind.__name__)
-        (newer / name).unlink()
-        assert last_complete_checkpoint(tmp_path) == older, name
-        (newer / name).write_bytes(content)
-    # as save_total_limit takes it away
-    for path in list(older.iterdir()):
-        path.unlink()
-        assert last_complete_checkpoint(tmp_path) == newer
+    given = asked(tmp_path, *OPTIONS)
+    kill(r"checkpoint-6/trainer_state\.json", given)
+    assert not (tmp_path / "results.json").exists()
+    resumed = trained(prepared([*given, "--resume"]))
+    assert resumed["resumed_from_step"] == 3
+    assert_same(tmp_path, resumed, whole)
+
+
+@pytest.mark.parametrize("size", [100, 8_000, 40_000])
+def test_a_training_on_a_full_disk(
+    size: int,
+    whole: tuple[Path, dict[str, Any]],
+    asked: Asked,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One that has no room for its config, its weights, or the state of its optimizer."""
+    folder = tmp_path / "run"
+    given = asked(folder, *OPTIONS)
+    with full_disk(size), pytest.raises(SystemExit, match=r"^1$"):
+        main(given)
+    said = capsys.readouterr().err
+    words = r".*: could not be written \(.*freeing disk space, and repeat the com"
+    assert re.search(f"error: {re.escape(str(folder))}{words}", said), said
+    assert "Traceback" not in said
+    resume = ["--resume"] if (folder / "config.json").exists() else []
+    assert_same(folder, trained(prepared([*given, *resume])), whole)
+
+
+def sweep(folder: Path, model: Path, data: Path) -> list[str]:
+    """The command line of a trial and two seeds, with its config in a file."""
+    content = {
+        **{"model": str(model), "data_dir": str(data), "output_dir": str(folder)},
+        **{"tasks": {"RTE": None}, "mappings": {"softmax": {"name": "softmax"}}},
+        **{"learning_rates": [1e-3], "trials": 1, "seeds": 2},
+        "train": {"epochs": 1, "batch_size": 8},
+    }
+    file = folder.with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(content))
+    return ["sweep", "--config", str(file)]
+
+
+def outcomes(records: dict[str, Record]) -> dict[str, Any]:
+    """What the runs have come to, by their hashes."""
+    return {
+        key: (record.status, {name: (record.results or {})[name] for name in KEPT})
+        for key, record in records.items()
+    }
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_within_a_record(
+    tiny_model: Path, glue_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_run, "make_pool", Inline)
+    main(sweep(tmp_path / "whole", tiny_model, glue_folder))
+    folder = tmp_path / "killed"
+    given = sweep(folder, tiny_model, glue_folder)
+    kill(r"runs/[^/]*final", given)
+    before = read_records(folder)
+    assert before.faults == []
+    assert [record.stage for record in before.by_hash.values()] == ["trial"]
+    main(given)
+    assert Inline.order == ["softmax final 0", "softmax final 1"]
+    after = read_records(folder)
+    assert after.faults == []
+    assert after.by_hash | before.by_hash == after.by_hash, "a finished run was run again"
+    expected = read_records(tmp_path / "whole").by_hash
+    assert outcomes(after.by_hash) == outcomes(expected)
+    assert not list(folder.rglob("*.tmp"))
