@@ -88,18 +88,18 @@ CALLS: dict[str, Callable[[Backend], dict[str, Any]]] = {
 }
 
 
+MAPPINGS = [
+    SOFTMAX,
+    Mapping("r-softmax", r=0.3),
+    Mapping("entmax", alpha=1.5),
+    Mapping("t-softmax", t=4.0, learn="t", num_heads=2),
+]
+mappings = pytest.mark.parametrize("mapping", MAPPINGS, ids=lambda mapping: mapping.name)
+
+
 @each(TRITON, CUDA)
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
-    "mapping",
-    [
-        SOFTMAX,
-        Mapping("r-softmax", r=0.3),
-        Mapping("entmax", alpha=1.5),
-        Mapping("t-softmax", t=4.0, learn="t", num_heads=2),
-    ],
-    ids=lambda mapping: mapping.name,
-)
+@mappings
 def test_a_second_call_computes_the_same(
     mapping: Mapping, call: str, checked: list[str], backend: Backend
 ) -> None:
@@ -108,6 +108,16 @@ def test_a_second_call_computes_the_same(
     second = results(module, qkv(backend), **options)
     assert checked == ["triton"]
     assert all(map(torch.equal, first, second))
+
+
+@each(TRITON, CUDA)
+def test_a_parameter_alone_may_have_a_gradient(checked: list[str], backend: Backend) -> None:
+    module, given = layer(MAPPINGS[-1], backend), [t.detach() for t in qkv(backend)]
+    outs = [sparse_attention(module, *given, None)[0] for _ in range(2)]
+    found = [torch.autograd.grad(out.square().sum(), [*module.parameters()])[0] for out in outs]
+    assert checked == ["triton"]
+    assert torch.equal(*found)
+    assert found[0].any()
 
 
 @each(TRITON, CUDA)
@@ -200,66 +210,43 @@ def test_an_output_can_be_changed_in_place_but_not_before_its_gradient(
 ) -> None:
     module, given = layer(SOFTMAX, backend), qkv(backend)
     expected = attention(*given, SOFTMAX, impl="reference").transpose(1, 2)
+    factor = torch.ones(1, device=backend.device, requires_grad=True)
     for _ in range(2):
         out = sparse_attention(module, *given, None)[0]
         torch.testing.assert_close(out.mul_(2), 2 * expected, rtol=1e-3, atol=1e-4)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             out.sum().backward()
-    assert checked == ["reference", "triton"]
-
-
-@each(TRITON, CUDA)
-def test_an_output_without_gradient_takes_one_in_place(backend: Backend) -> None:
-    given = qkv(backend)
-    factor = torch.ones(1, device=backend.device, requires_grad=True)
-    for _ in range(2):
         with torch.no_grad():
             out = attention(*given, SOFTMAX)
         out.mul_(factor).sum().backward()
     assert factor.grad is not None
+    assert checked == ["reference", "triton", "triton"]
 
 
 @each(TRITON, CUDA)
-@pytest.mark.parametrize(
-    "mapping",
-    [SOFTMAX, Mapping("sparsemax"), Mapping("t-softmax", t=4.0, learn="t", num_heads=2)],
-    ids=lambda mapping: mapping.name,
-)
+@mappings
 def test_what_is_saved_may_come_back_in_other_strides(mapping: Mapping, backend: Backend) -> None:
+    """By hooks of all tensors, or of some, or because the tensor has other data by then."""
     module, given = layer(mapping, backend), qkv(backend)
-    expected = results(module, given, attention_mask=mask(backend))
+    leaves = [*given, *module.parameters()]
+    options = {"attention_mask": mask(backend)}
+    expected = results(module, given, **options)[1:]
+
+    def gradients(out: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(out.square().sum(), leaves)
+
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.contiguous()):
-        found = results(module, given, attention_mask=mask(backend))
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-@each(TRITON, CUDA)
-def test_what_was_saved_may_change_its_strides(backend: Backend) -> None:
-    module, given = layer(SOFTMAX, backend), qkv(backend)
-    expected = results(module, given)
-    out = sparse_attention(module, *given, None)[0]
+        found = [gradients(sparse_attention(module, *given, **options)[0])]
+    out = sparse_attention(module, *given, **options)[0]
     for saved in out.grad_fn._raw_saved_tensors[:3]:  # type: ignore[union-attr]
         saved.register_hooks(lambda t: t, lambda t: t.contiguous())
-    hooked = torch.autograd.grad(out.square().sum(), given)
-    out = sparse_attention(module, *given, None)[0]
+    found.append(gradients(out))
+    out = sparse_attention(module, *given, **options)[0]
     for t in given:
         t.data = t.detach().contiguous()
-    for found in (hooked, torch.autograd.grad(out.square().sum(), given)):
-        for ours, theirs in zip(found, expected[1:], strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-@each(TRITON, CUDA)
-def test_a_parameter_alone_may_have_a_gradient(backend: Backend) -> None:
-    mapping = Mapping("t-softmax", t=4.0, learn="t", num_heads=2)
-    module, given = layer(mapping, backend), [t.detach() for t in qkv(backend)]
-    found = []
-    for _ in range(2):
-        out = sparse_attention(module, *given, None)[0]
-        found.append(torch.autograd.grad(out.square().sum(), list(mapping.parameters())))
-    assert all(map(torch.equal, *found))
-    assert found[0][0].any()
+    found.append(gradients(out))
+    for each_ in found:
+        torch.testing.assert_close([*each_], expected, rtol=1e-5, atol=1e-6)
 
 
 @each(TRITON, CUDA)
@@ -284,39 +271,29 @@ def test_gradients_that_are_undefined_or_several(backend: Backend) -> None:
 
 
 @each(TRITON, CUDA)
-def test_observers_see_every_gradient(backend: Backend) -> None:
+def test_observers_see_every_call_and_gradient(checked: list[str], backend: Backend) -> None:
     module, given = layer(SOFTMAX, backend), qkv(backend)
     expected = results(module, given)
-    out = sparse_attention(module, *given, None)[0]
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        found = torch.autograd.grad(out.square().sum(), given)
-    assert "sparse_attn::triton_backward" in [event.key for event in profile.key_averages()]
-    for ours, theirs in zip(found, expected[1:], strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    out = sparse_attention(module, *given, None)[0]
-    first = torch.autograd.grad(out.square().sum(), given, create_graph=True)
-    with pytest.raises(NotImplementedError, match="differentiable once"):
-        torch.autograd.grad(first[0].sum(), given)
-
-
-@each(TRITON, CUDA)
-def test_observers_see_every_call(checked: list[str], backend: Backend) -> None:
-    module, given = layer(SOFTMAX, backend), qkv(backend)
-    results(module, given)
 
     def call() -> Tensor:
         return sparse_attention(module, *given, None)[0]
 
+    unseen = call()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call()
-    assert "sparse_attn::triton_forward" in [event.key for event in profile.key_averages()]
+        found = torch.autograd.grad(unseen.square().sum(), given)
+    names = {event.key for event in profile.key_averages()}
+    assert names >= {"sparse_attn::triton_forward", "sparse_attn::triton_backward"}
+    torch.testing.assert_close([*found], expected[1:], rtol=1e-5, atol=1e-6)
     with forward_ad.dual_level():
         call()
     with FakeTensorMode(allow_non_fake_inputs=True):
         call()
     assert len(checked) == 4
-    call()
+    first = torch.autograd.grad(call().square().sum(), given, create_graph=True)
     assert len(checked) == 4
+    with pytest.raises(NotImplementedError, match="differentiable once"):
+        torch.autograd.grad(first[0].sum(), given)
     handle = module.sparse_attn.register_forward_hook(lambda *_: None)
     call()
     handle.remove()
@@ -358,16 +335,28 @@ class Compiled(Kernel):
         return lambda *arguments: self.kernel.direct.append(grid)
 
 
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Kernel]:
+    """In place of those of Triton."""
+    made = {name: Kernel() for name in ("fwd", "bwd_dq", "bwd_dkdv")}
+    monkeypatch.setattr(triton, "INTERPRETED", True)
+    for name, kernel in made.items():
+        monkeypatch.setattr(launch, f"{name}_kernel", kernel)
+    return made
+
+
 def at(offset: int) -> Tensor:
     """Queries whose address is `offset` elements after a multiple of 16 bytes."""
     return torch.randn(2 * 16 * 2 * 16 + 16)[offset:][: 2 * 16 * 2 * 16].view(2, 2, 16, 16)
 
 
-def test_a_compiled_kernel_is_launched_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def transposed() -> Tensor:
+    return at(0).transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def test_a_compiled_kernel_is_launched_where_it_fits(kernels: dict[str, Kernel]) -> None:
     """What Triton specialises a kernel for has to be the same: alignment, strides, types."""
-    monkeypatch.setattr(triton, "INTERPRETED", True)
-    kernel = Kernel()
-    monkeypatch.setattr(launch, "fwd_kernel", kernel)
+    kernel = kernels["fwd"]
 
     def searches(*given: Tensor, **options: Any) -> int:
         before = len(kernel.searched), len(kernel.direct)
@@ -378,43 +367,37 @@ def test_a_compiled_kernel_is_launched_where_it_fits(monkeypatch: pytest.MonkeyP
 
     key, value = at(0), at(0)
     lengths = torch.tensor([16, 9])
+    plain = at(0), key, value
     first: list[tuple[tuple[Tensor, ...], dict[str, Any]]] = [
-        ((at(0), key, value), {}),
-        ((at(0).transpose(1, 2).contiguous().transpose(1, 2), key, value), {}),
+        (plain, {}),
+        ((transposed(), key, value), {}),
         ((at(0).half(), key.half(), value.half()), {}),
-        ((at(0), key, value), {"mask": torch.ones(2, 1, 1, 16, dtype=torch.bool)}),
-        ((at(0), key, value), {"mask": torch.ones(2, 1, 16, 16, dtype=torch.bool)}),
-        ((at(0), key, value), {"bias": torch.zeros(16, 16)}),
-        ((at(0), key, value), {"bias": torch.zeros(16, 16, dtype=torch.bfloat16)}),
-        ((at(0), key, value), {"key_lengths": lengths}),
-        ((at(0), key, value), {"key_lengths": lengths.int()}),
+        (plain, {"mask": torch.ones(2, 1, 1, 16, dtype=torch.bool)}),
+        (plain, {"mask": torch.ones(2, 1, 16, 16, dtype=torch.bool)}),
+        (plain, {"bias": torch.zeros(16, 16)}),
+        (plain, {"bias": torch.zeros(16, 16, dtype=torch.bfloat16)}),
+        (plain, {"key_lengths": lengths}),
+        (plain, {"key_lengths": lengths.int()}),
     ]
     assert [searches(*given, **options) for given, options in first] == [1] * len(first)
     assert [searches(*given, **options) for given, options in first] == [0] * len(first)
     # unaligned inputs each time, and they leave what is aligned alone
-    assert [searches(at(1), key, value), searches(at(1), key, value)] == [1, 1]
-    assert searches(at(4), key, value) == 0
-    assert searches(at(0), key, value) == 0
+    given = [(at(offset), key, value) for offset in (1, 1, 4, 0)]
+    assert [searches(*tensors) for tensors in given] == [1, 1, 0, 0]
 
 
-def test_kernels_belong_to_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton, "INTERPRETED", True)
-    kernel = Kernel()
-    monkeypatch.setattr(launch, "fwd_kernel", kernel)
+def test_kernels_belong_to_a_device(
+    kernels: dict[str, Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sparse_attn.kernels.operators.is_observed", lambda tensors: False)
     for device in ("cpu", "meta", "cpu", "meta"):
-        given = [at(0).to(device) for _ in range(3)]
-        attention(*given, SOFTMAX, impl="triton")
-    assert (len(kernel.searched), len(kernel.direct)) == (2, 2)
+        attention(*(at(0).to(device) for _ in range(3)), SOFTMAX, impl="triton")
+    assert (len(kernels["fwd"].searched), len(kernels["fwd"].direct)) == (2, 2)
 
 
 def test_backward_kernels_belong_to_the_types_of_what_was_saved(
-    monkeypatch: pytest.MonkeyPatch,
+    kernels: dict[str, Kernel],
 ) -> None:
-    monkeypatch.setattr(triton, "INTERPRETED", True)
-    kernels = [Kernel() for _ in range(2)]
-    for name, kernel in zip(("fwd", "bwd_dq"), kernels, strict=True):
-        monkeypatch.setattr(launch, f"{name}_kernel", kernel)
     for dtype in (torch.float32, torch.bfloat16, torch.bfloat16):
         given = [at(0).requires_grad_() for _ in range(3)]
         leaves = [t.data_ptr() for t in given]
@@ -425,34 +408,25 @@ def test_backward_kernels_belong_to_the_types_of_what_was_saved(
         with torch.autograd.graph.saved_tensors_hooks(halved, lambda t: t):
             out = attention(*given, SOFTMAX, impl="triton")
         out.backward(at(0))
-    assert [(len(k.searched), len(k.direct)) for k in kernels] == [(1, 2), (2, 1)]
+    launches = [(len(kernels[n].searched), len(kernels[n].direct)) for n in ("fwd", "bwd_dq")]
+    assert launches == [(1, 2), (2, 1)]
 
 
 @pytest.mark.parametrize("impl", ["triton", None])
 def test_backward_kernels_belong_to_the_strides_of_the_gradient(
-    impl: str | None, monkeypatch: pytest.MonkeyPatch
+    impl: str | None, kernels: dict[str, Kernel]
 ) -> None:
-    monkeypatch.setattr(triton, "INTERPRETED", True)
-    kernels = [Kernel() for _ in range(3)]
-    for name, kernel in zip(("fwd", "bwd_dq", "bwd_dkdv"), kernels, strict=True):
-        monkeypatch.setattr(launch, f"{name}_kernel", kernel)
-    transposed = at(0).transpose(1, 2).contiguous().transpose(1, 2)
+    kernel = kernels["bwd_dq"]
 
     def searches(grad: Tensor) -> int:
-        before = len(kernels[1].searched), len(kernels[1].direct)
+        before = len(kernel.searched)
         given = [at(0).requires_grad_() for _ in range(3)]
         attention(*given, SOFTMAX, impl=impl).backward(grad)
-        searched = len(kernels[1].searched) - before[0]
-        assert searched + len(kernels[1].direct) - before[1] == 1
-        return searched
+        return len(kernel.searched) - before
 
     if impl is None:
         assert searches(at(0)) == 1  # the first call, which is remembered
-    # one that is expanded is copied
-    grads = [at(0), at(0), transposed, transposed, torch.ones(()).expand(2, 2, 16, 16)]
-    assert [searches(grad) for grad in grads] == [1, 0, 1, 0, 0]
-    # unaligned, which leaves what is aligned alone
-    assert [searches(grad) for grad in (at(1), at(1), at(0))] == [1, 1, 0]
-    calls = 8 if impl else 9
-    launches = [(len(kernel.searched), len(kernel.direct)) for kernel in (kernels[0], kernels[2])]
-    assert launches == [(1, calls - 1), (0, 0)]
+    # one that is expanded is copied; unaligned ones leave what is aligned alone
+    grads = [at(0), at(0), transposed(), transposed(), torch.ones(()).expand(2, 2, 16, 16)]
+    grads += [at(1), at(1), at(0)]
+    assert [searches(grad) for grad in grads] == [1, 0, 1, 0, 0, 1, 1, 0]

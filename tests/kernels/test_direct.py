@@ -60,33 +60,24 @@ def test_the_keys_of_a_gpu_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
         assert is_observed([torch.ones(1)]) == observed
 
 
-@pytest.mark.parametrize(
-    "context",
-    [
-        Passing,
-        lambda: torch.device("meta"),
-        lambda: FlopCounterMode(display=False),
-        lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
-    ],
-)
-def test_observers_see_the_operator(
-    context: Callable[[], AbstractContextManager[object]],
-) -> None:
-    with context():
-        assert is_observed([torch.ones(1, device="cpu")])
+OBSERVERS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "mode": Passing,
+    "default device": lambda: torch.device("meta"),
+    "counter": lambda: FlopCounterMode(display=False),
+    "profiler": lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+}
+TENSORS = {
+    "subclass": torch.ones(1).as_subclass(Named),
+    "zero": torch._efficientzerotensor(1),
+    "negated": torch.ones(1, dtype=torch.complex64).conj().imag,
+    "meta": torch.ones(1, device="meta"),
+}
 
 
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.ones(1).as_subclass(Named),
-        torch._efficientzerotensor(1),
-        torch.ones(1, dtype=torch.complex64).conj().imag,
-        torch.ones(1, device="meta"),
-    ],
-)
-def test_tensors_that_need_the_dispatcher(tensor: Tensor) -> None:
-    assert is_observed([torch.ones(1), tensor])
+@pytest.mark.parametrize("observer", [*OBSERVERS, *TENSORS])
+def test_observers_and_unusual_tensors_need_the_operator(observer: str) -> None:
+    with OBSERVERS.get(observer, nullcontext)():
+        assert is_observed([torch.ones(1, device="cpu"), TENSORS.get(observer)])
 
 
 @pytest.mark.parametrize("pre_dispatch", [False, True])
@@ -103,48 +94,15 @@ def test_a_default_device_is_not_that_of_what_the_kernels_keep() -> None:
     assert all(map(torch.equal, torch.autograd.grad(out, given), expected))
 
 
-def test_a_lazily_negated_tensor_is_negative() -> None:
-    query, key, _ = inputs()
+def test_tensors_that_are_lazily_negative_or_zero() -> None:
+    query, key, _ = given = [tensor.requires_grad_() for tensor in inputs()]
     value = torch.view_as_complex(torch.randn(1, 2, 6, 1, 2)).conj().imag
     assert value.is_neg()
     expected = attention(query, key, value.resolve_neg(), SPARSEMAX)
     assert torch.equal(attention(query, key, value, SPARSEMAX), expected)
-
-
-def test_a_zero_gradient_is_zero() -> None:
-    given = [tensor.requires_grad_() for tensor in inputs()]
     out = attention(*given, SPARSEMAX)
     grads = torch.autograd.grad(out, given, torch._efficientzerotensor(out.shape))
     assert not any(grad.any() for grad in grads)
-
-
-def test_learned_alpha_that_rounds_to_one() -> None:
-    """Forward is softmax then, and backward a root's."""
-    found = []
-    for impl in ("cpu", "reference"):
-        mapping = Mapping("entmax", alpha=1.5, learn="alpha")
-        with torch.no_grad():
-            for raw in mapping.parameters():
-                raw.fill_(-40.0)
-        assert mapping.value("alpha") == 1
-        given = [tensor.requires_grad_() for tensor in (*inputs(), *mapping.parameters())]
-        out = attention(*given[:3], mapping, impl=impl)
-        found.append(torch.autograd.grad(out.square().sum(), given))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("score", [-3.0, -9.0, -15.0, -20.0])
-def test_softpick_keeps_the_digits_of_small_slopes(score: float) -> None:
-    """d/dx of a score x < 0 is e^(x - s) delta / sum."""
-    scores = torch.tensor([1.0, 0.5, score])
-    found = []
-    for impl in ("cpu", "reference"):
-        key = scores.view(1, 1, 3, 1).clone().requires_grad_()
-        value = torch.tensor([1.0, -2.0, 3.0]).view(1, 1, 3, 1)
-        out = attention(torch.ones(1, 1, 1, 1), key, value, Mapping("softpick"), impl=impl)
-        found.append(torch.autograd.grad(out.sum(), key)[0].flatten())
-    torch.testing.assert_close(*found, rtol=1e-5, atol=0.0)
 
 
 def test_what_is_kept_of_a_mapping_was_made_in_no_mode() -> None:

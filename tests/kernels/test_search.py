@@ -1,9 +1,13 @@
-"""The search of r-softmax and top-p-softmax: exact for any row, and few passes over the keys."""
+"""Quantiles, masses and thresholds that the kernels search: exact for any row, in few passes."""
+
+from itertools import product
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
+
+import triton.language as tl
 
 from sparse_attn import Mapping
 from sparse_attn.kernels import attention
@@ -98,32 +102,6 @@ def test_the_mass_is_exact(rows, mapping):
     assert_exact(ADVERSARIAL[rows](), mapping)
 
 
-@pytest.mark.parametrize("mapping", [R[0], TOP_P[1]], ids=str)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"causal": True},
-        {"window": 100},
-        {"key_lengths": torch.tensor([150])},
-        {"mask": torch.arange(KEYS) % 3 > 0},
-        {"sink": torch.tensor([-0.5])},
-        {"sink": torch.tensor([1.0]), "causal": True},
-    ],
-    ids=lambda options: "-".join(options),
-)
-def test_masks_and_sinks(mapping, options):
-    torch.manual_seed(1)
-    assert_exact(torch.randn(ROWS, KEYS), mapping, **options)
-
-
-@pytest.mark.parametrize("r", [0.15, 0.5, 0.95])
-@pytest.mark.parametrize("keys", [5, 64, 129, 300])
-def test_the_number_of_zeros(keys, r):
-    torch.manual_seed(keys)
-    p = weights(torch.randn(ROWS, keys), Mapping("r-softmax", r=r), "triton", torch.float32)
-    assert ((p == 0).sum(-1) == int(torch.tensor(r) * (keys - 1)) + 1).all()
-
-
 @pytest.mark.parametrize("keys", [300, 512, 2048])
 @pytest.mark.parametrize("mapping", [*R, TOP_P[1]], ids=str)
 def test_passes_over_the_keys(mapping, keys, sweeps):
@@ -136,19 +114,76 @@ def test_passes_over_the_keys(mapping, keys, sweeps):
     assert len(sweeps) <= MOST + (keys > 512), sweeps
 
 
-@pytest.mark.parametrize(
-    ("mapping", "most"),
-    [
-        (Mapping("softpick"), 1),
-        (Mapping("clipped-softmax", gamma=-0.01), 1),
-        (Mapping("threshold-softmax", lam=0.01), 2),
-        (Mapping("max-gap", a=1.0), 2),
-        (Mapping("adaptive-temperature"), 2),
-    ],
-    ids=str,
-)
-def test_sums_are_of_the_first_pass(mapping, most, sweeps):
+# passes in float32
+FEW = {
+    Mapping("softpick"): 1,
+    Mapping("clipped-softmax", gamma=-0.01): 1,
+    Mapping("threshold-softmax", lam=0.01): 2,
+    Mapping("max-gap", a=1.0): 2,
+    Mapping("adaptive-temperature"): 2,
+}
+
+
+@pytest.mark.parametrize("mapping", FEW, ids=str)
+def test_few_passes(mapping, sweeps):
     query, key = torch.randn(1, 1, 16, 64), torch.randn(1, 1, KEYS, 64)
     with torch.no_grad():
         attention(query, key, key, mapping, impl="triton")
-    assert len(sweeps) == most, sweeps
+    assert len(sweeps) == FEW[mapping], sweeps
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 4), (torch.float16, 3)], ids=str)
+def test_passes_for_a_threshold(dtype, most, sweeps):
+    """For the maximum and the threshold, besides the list of tiles and the output."""
+    torch.manual_seed(2)
+    query, key = (torch.randn(1, 1, n, 64).to(dtype) for n in (32, 512))
+    with torch.no_grad():
+        attention(query, key, key, Mapping("entmax", alpha=1.5), impl="triton")
+    assert len(sweeps) <= most, sweeps
+
+
+# Newton's method for the thresholds of sparsemax and entmax in half precision
+
+THRESHOLDS = [
+    Mapping("sparsemax"),
+    Mapping("entmax", alpha=1.5),
+    Mapping("entmax", alpha=1.25),
+    Mapping("sparsehourglass", q=0.5),
+]
+FAR = tl.constexpr(-1.0)  # excess of sum p that never stops the method
+
+
+def clustered(keys):
+    """A few large scores, and many that lose their weight only in the last step of sparsemax."""
+    scores = torch.full((keys,), -0.5)
+    scores[: keys // 2] += 1e-3 * torch.rand(keys // 2)
+    scores[[3, 70]] = 0.0
+    return scores
+
+
+def solved(query, key, value, mapping):
+    """The output, and gradients for a loss of random weights."""
+    leaves = [t.half().requires_grad_() for t in (query, key, value)]
+    output = attention(*leaves, mapping, impl="triton")
+    upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
+    return [output.detach(), *torch.autograd.grad(output, leaves, upstream.half())]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "keys"),
+    [*product(THRESHOLDS, [79, 150, 300, 512]), *product(THRESHOLDS[:2], [2048])],
+    ids=str,
+)
+def test_stopping_early_changes_no_result(mapping, keys, monkeypatch):
+    """Output, zeros and gradients are those of a threshold settled to 1e-6, but for roundings."""
+    torch.manual_seed(keys)
+    query, key = 2 * torch.randn(1, 1, 8, 16), torch.randn(1, 1, keys, 16)
+    query[0, 0, 7] = torch.eye(16)[0] * 4  # its scores are the first numbers of the keys
+    key[0, 0, :, 0] = clustered(keys)
+    value = torch.randn(1, 1, keys, 16)
+    early = solved(query, key, value, mapping)
+    monkeypatch.setattr(passes, "EXCESS", FAR)
+    settled = solved(query, key, value, mapping)
+    for found, expected in zip(early, settled, strict=True):
+        eps = torch.finfo(torch.float16).eps
+        torch.testing.assert_close(found, expected, rtol=2 * eps, atol=eps)

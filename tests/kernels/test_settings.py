@@ -187,22 +187,6 @@ def test_rows_of_one_tile_and_other_sizes_keep_the_defaults(launches, tables):
     ]
 
 
-# tiles of 64 keys that stay on chip, and queries of a block, by mapping and keys
-KEPT = {
-    ("sparsemax", 129): (3, 64),
-    ("sparsemax", 256): (4, 64),
-    ("sparsemax", 257): (0, 64),
-    ("r-softmax", 256): (4, 64),
-    ("r-softmax", 257): (0, 64),
-    ("top-p-softmax", 129): (3, 32),
-    ("top-p-softmax", 256): (4, 32),
-    ("top-p-softmax", 257): (0, 64),
-    ("softpick", 129): (0, 64),
-    ("sigmoid", 129): (0, 64),
-    ("softmax", 129): (0, 64),
-}
-
-
 def planned(problem, train=True, dtype=torch.float16):
     """Inputs of the operator, and the plan of the call."""
     data = Inputs(problem, dtype, dtype)
@@ -211,24 +195,19 @@ def planned(problem, train=True, dtype=torch.float16):
     return inputs, plan.plan(inputs, train, False)
 
 
-@pytest.mark.parametrize(("mapping", "keys"), KEPT)
-def test_rows_that_stay_on_chip(mapping, keys):
-    shape, options = planned(Problem(mapping, keys=keys, dim=64))[1].forward
-    assert (shape.kept, shape.block_m) == KEPT[mapping, keys]
-    assert shape.block_n == 64 or not shape.kept
-    assert options["num_warps"] == 4
-
-
-def test_short_padded_rows_stay_on_chip_in_tiles_that_padding_leaves_out():
-    for lengths, expected in ((None, (1, 128)), ((40, 100), (2, 64))):
-        shape, _ = planned(Problem("sparsemax", keys=100, key_lengths=lengths))[1].forward
-        assert (shape.kept, shape.block_n) == expected
-
-
-def test_wide_rows_do_not_stay_on_chip():
-    for dim, dtype in ((128, torch.float16), (64, torch.float32)):
-        shape, _ = planned(Problem("sparsemax", keys=200, dim=dim), dtype=dtype)[1].forward
-        assert shape.kept == 0
+@pytest.mark.parametrize(
+    ("mapping", "changed", "kept"),
+    [
+        ("sparsemax", {}, True),
+        ("r-softmax", {}, True),
+        ("softmax", {}, False),
+        ("sparsemax", {"keys": 257}, False),
+        ("sparsemax", {"dim": 128}, False),
+    ],
+)
+def test_rows_that_stay_on_chip(mapping, changed, kept):
+    shape, _ = planned(Problem(mapping, **{"keys": 256, "dim": 64, **changed}))[1].forward
+    assert (shape.kept > 0) == kept
 
 
 @pytest.mark.skipif(not INTERPRETS, reason="needs the CPU as device of the kernels")
@@ -254,14 +233,6 @@ def test_kept_rows_list_the_same_tiles(options, monkeypatch):
         assert lists[: count + 1] == others[: count + 1]
         assert options or 1 not in lists[1 : count + 1]
     assert torch.equal(kept[4], again[4])
-
-
-def test_inference_of_kept_rows_writes_no_lists():
-    for train in (False, True):
-        inputs, made = planned(Problem("sparsemax", keys=200), train)
-        assert made.map.skip == train
-        tiles = launch._empty_outputs(inputs, train, False, made.forward[0])[3]
-        assert (tiles is not None) == train
 
 
 @each(TRITON, CUDA)

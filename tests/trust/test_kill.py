@@ -58,6 +58,7 @@ def assert_same(folder: Path, results: dict[str, Any], whole: tuple[Path, dict[s
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     assert files(folder) == files(whole[0])
+    assert not list(folder.glob("checkpoint-*"))
 
 
 @pytest.mark.slow
