@@ -33,8 +33,9 @@ test: $(INSTALLED)
 slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal --part slow
 
-# Every Triton kernel with the oldest Triton, the pinned and a newer one, for capability 8.0 and 9.0.
-compiles: tritons
+# Every Triton kernel with the oldest Triton, the pinned and a newer one (`make tritons` first), for
+# capability 8.0 and 9.0; only what has changed since its record in results/compiles.
+compiles: $(INSTALLED)
 	$(BIN)/pytest --numprocesses 2 -m compiles tests/kernels/test_tritons.py $(ARGS)
 
 # The oldest and a newer Triton beside the pinned one, each in a folder below build/triton.
