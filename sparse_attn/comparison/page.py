@@ -36,9 +36,9 @@ PERPLEXITY = (
     "each; lower is better."
 )
 VERDICT = (
-    "verdict: the side of 0 on which the interval lies; without labels, better is nearer to "
-    "softmax. Not significant is no proof of equality: a "
-    "true difference of half the interval's width is detected about half of the time."
+    "verdict: better or worse if the whole interval is on that side of 0. Without labels, better "
+    "means nearer to softmax. Not significant is no proof of equality: a true difference of half "
+    "the interval's width is detected about half of the time."
 )
 NOT_JUDGED = f"Not judged: fewer than {LEAST} rows, or the same difference in all."
 AGAINST = {"softmax": "against_softmax", "as many zeros at random": "against_random"}
@@ -165,9 +165,9 @@ def notes(record: dict[str, Any]) -> list[str]:
         "texts.",
         AGREEMENTS[record["agreement"]][1],
         *([PERPLEXITY] if record["metric"] == "perplexity" else []),
-        "random: random-drop-softmax, which drops keys without regard to their scores, with its "
-        "one r for all layers set on a sample of the texts so that its zeros are as many; none "
-        "where a mapping has no zeros, or fewer than random-drop-softmax can give.",
+        "random: the model with as many keys dropped at random. Its share of zeros is matched on a "
+        "sample of the texts, with one value for all layers. A mapping without zeros has no such "
+        "control.",
     ]
     if count:
         made += [
