@@ -18,9 +18,9 @@ by `|`; several names are separated by `;`. There are two kinds of sources:
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -172,7 +172,9 @@ def _names(text: str) -> list[str]:
 
 def main() -> None:
     """Write the tables, and with `--reports` the reports before them."""
-    if "--reports" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description="Fill the tables of README and docs/.")
+    parser.add_argument("--reports", action="store_true", help="first make every report again")
+    if parser.parse_args().reports:
         for name in reports():
             write_report(name, RESULTS / name)
     for path, text in pages():

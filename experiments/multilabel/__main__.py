@@ -45,7 +45,7 @@ class MultiLabel(Experiment[MultilabelRunConfig, MultilabelSweepConfig]):
 
     def summary(self, results: dict[str, Any], config: MultilabelRunConfig) -> Iterator[str]:
         for average, value in results["f1"].items():
-            yield f"{average} F1 on the {results['measured_on']} set: {100 * value:.2f}"
+            yield f"{average} F1 on the {results['measured_on']} set: {100 * value:.2f} %"
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: MultilabelSweepConfig) -> SweepPlan:
