@@ -82,7 +82,7 @@ def measured_apart(record: Record) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.soak  # the images' sweep is killed in `make slow`, by the same engine
+@pytest.mark.soak  # tests/trust/test_kill.py kills a sweep in `make slow`
 def test_killed_sweep_gives_the_records_of_an_undisturbed_one(given: dict[str, Any]) -> None:
     del given["mappings"]["taylor"]
     folder = Path(given["output_dir"])

@@ -1,11 +1,7 @@
 """Whole runs on a tiny model: every task, what is written, resuming, loading again."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,7 +22,7 @@ from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.hf.opening import resolve_model
-from tests.commands import ROOT, python, wait_for
+from tests.commands import ROOT, python
 from tests.glue.running import Asked, prepared, trained
 from tests.marks import slow
 
@@ -147,37 +143,6 @@ def test_a_converted_model_keeps_its_mappings(asked: Asked, tmp_path: Path) -> N
         prepared(asked(tmp_path / "other", "--mapping", "saved"))
     with pytest.raises(ValueError, match="takes no other options"):
         prepared(asked(tmp_path / "other", *here, "--mapping", "saved", "--mapping.layers", "[0]"))
-
-
-@pytest.mark.slow
-def test_killed_run_resumes_to_the_same_weights(asked: Asked, tmp_path: Path) -> None:
-    longer = ["--train.epochs", "6", *R_SOFTMAX]
-    whole = trained(prepared(asked(tmp_path / "whole", *longer)))
-    killed = tmp_path / "killed"
-    given = asked(killed, *longer)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "glue", *given],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    # the first is whole once a second begins
-    wait_for(lambda: len(list(killed.glob("checkpoint-*"))) > 1, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (killed / "results.json").exists()
-    resumed = trained(prepared([*given, "--resume"]))
-    assert resumed["resumed_from_step"] > 0
-    assert resumed["metrics"] == whole["metrics"]
-    assert resumed["per_epoch"] == whole["per_epoch"]
-    weights = [
-        load_file(tmp_path / name / "model/model.safetensors") for name in ("whole", "killed")
-    ]
-    assert not list(killed.glob("checkpoint-*"))
-    assert weights[0].keys() == weights[1].keys()
-    for name, tensor in weights[0].items():
-        assert torch.equal(tensor, weights[1][name]), name
 
 
 @pytest.mark.slow

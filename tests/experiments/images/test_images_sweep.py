@@ -2,19 +2,13 @@
 
 import json
 import re
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from engine.command import from_dict
 from engine.config import ReportConfig
-from engine.experiment import execute
 from engine.sweep.config import FIRST_TRIAL_SEED, Resources
 from engine.sweep.plan import PlannedRun
 from engine.sweep.records import FOLDER, Record, write_record
@@ -27,7 +21,7 @@ from experiments.images.config import (
     TrainConfig,
 )
 from experiments.images.published import published
-from tests.commands import ROOT, wait_for
+from tests.commands import ROOT
 
 CONFIGS = ROOT / "configs/images"
 TASK = "mnist"
@@ -94,52 +88,6 @@ def test_where_the_data_lie_is_no_part_of_what_a_run_is(tiny: ImageSweepConfig) 
         assert [run.hash for run in ours] == [run.hash for run in theirs]
     assert tiny.content() == moved.content()
     assert from_dict(ImageSweepConfig, {"output_dir": "", **tiny.content()}).losses == tiny.losses
-
-
-def without_times(results: dict[str, Any]) -> dict[str, Any]:
-    times = ("seconds", "startup_seconds")
-    return {key: value for key, value in results.items() if key not in times}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_killed_sweep_gives_the_records_of_runs_by_themselves(
-    tiny: ImageSweepConfig, tmp_path: Path
-) -> None:
-    tiny = replace(
-        tiny,
-        losses={
-            label: replace(loss, learning_rates=loss.learning_rates[:1])
-            for label, loss in tiny.losses.items()
-        },
-    )
-    content = {**tiny.content(), "output_dir": tiny.output_dir, "device": "cpu"}
-    content["data"]["data_dir"] = tiny.data.data_dir
-    for name in ("learning_rate", "seed"):
-        del content["train"][name]
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump(content))
-    command = [sys.executable, "-m", "experiments.images", "sweep", "--config", str(file)]
-    folder = Path(tiny.output_dir)
-
-    def records() -> int:
-        return len(list((folder / FOLDER).glob("*.json")))
-
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        wait_for(records, process)
-        process.send_signal(signal.SIGKILL)
-    kept = {path: path.stat().st_mtime_ns for path in (folder / FOLDER).glob("*.json")}
-    assert 1 <= len(kept) < 4
-    found = EXPERIMENT.search(tiny, Resources()).by_hash
-    assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
-    plan = EXPERIMENT.plan(tiny)
-    runs = [
-        run for stage in (plan.first, plan.finals(found)) for runs in stage.values() for run in runs
-    ]
-    assert len(found) == 4
-    for run in runs:
-        alone = execute(EXPERIMENT.name, run)["results"]
-        assert without_times(found[run.hash].results or {}) == without_times(alone)
 
 
 def recorded(config: ImageSweepConfig) -> None:
