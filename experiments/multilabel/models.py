@@ -53,13 +53,13 @@ Head: TypeAlias = MultiLabelHead | SigmoidHead
 
 def make_head(method: MethodConfig, hidden: int, labels: int) -> Head:
     """Return the output layer of a method; raise the errors of `Mapping` and `MultiLabelHead`."""
-    if method.mapping == SIGMOID:
-        return SigmoidHead(hidden, labels)
     if (method.count, method.count_weight) != ("true", 1):
         raise ValueError(
             f"method.count={method.count}, count_weight={method.count_weight}: expected true and "
             "1; the others can be read from records, and no longer trained"
         )
+    if method.mapping == SIGMOID:
+        return SigmoidHead(hidden, labels)
     parameters: dict[str, Any] = dict(method.params)
     try:
         mapping = Mapping(method.mapping, learn=method.learn, **parameters)

@@ -62,6 +62,11 @@ def _parameter(argument: inspect.Parameter, given: ParameterSpec | None) -> Para
         raise TypeError(
             f"{argument}: expected a parameter with a number as its default, or `{VALID}`"
         )
+    if given is not None and given.default != default:
+        raise ValueError(
+            f"{name}: default {default} in the function and {given.shown_default} in parameters; "
+            "make them equal"
+        )
     return given or ParameterSpec(name, float(default), low_open=True, high_open=True)
 
 

@@ -23,6 +23,12 @@ Scores.
 
 ## Two
 
+Times.
+
+| mapping | time |
+| --- | ---: |
+| softmax | 6 |
+
 Scores.
 
 | mapping | score |
@@ -51,7 +57,7 @@ def test_a_marker_takes_rows_and_columns(results: Path) -> None:
     assert filled("a/report.md | Scores. | mapping; time | r-*") == wanted
     assert filled("a/report.md | Two; Scores.") == ["| mapping | score |", rule, "| softmax | 5 |"]
     stacked = ["| record | score |", rule, "| a | 5 |", "| b | 5 |"]
-    assert filled("*/report.md | Two | score") == stacked
+    assert filled("*/report.md | Two; Scores. | score") == stacked
 
 
 @pytest.mark.parametrize(
@@ -59,7 +65,7 @@ def test_a_marker_takes_rows_and_columns(results: Path) -> None:
     [
         ("<!-- table: c/report.md -->\n<!-- end of table -->", "no such report"),
         ("<!-- table: a/report.md | Three -->\n<!-- end of table -->", "below 'Three'"),
-        ("<!-- table: a/report.md | Two | p -->\n<!-- end of table -->", "got ['p']"),
+        ("<!-- table: a/report.md | Two; Scores. | p -->\n<!-- end of table -->", "got ['p']"),
         ("<!-- table: a/report.md -->\n", "end of table"),
     ],
 )

@@ -260,18 +260,6 @@ def weighted_sum(losses: Tensor) -> Tensor:
     return (losses * weights).sum()
 
 
-def dense_nll(
-    log_prob: Tensor, targets: Tensor, reduction: str = "mean", ignore_index: int = IGNORED
-) -> Tensor:
-    """-log p of the targets, picked out of all log p."""
-    kept = targets != ignore_index
-    one_hot = F.one_hot(targets.where(kept, 0), log_prob.shape[-1]).to(log_prob)
-    losses = -(one_hot * log_prob).sum(-1) * kept
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / kept.sum()
-
-
 def gradients(loss: Tensor, *tensors: Tensor) -> list[Tensor]:
     """d loss / d tensor, zeros where the loss does not depend on it."""
     return list(

@@ -90,8 +90,13 @@ def test_every_mapping_compiles(number, capability, half):
 
 def fingerprint(calls):
     """A hash of the kernels' sources and of the calls that are compiled."""
-    sources = sorted((ROOT / "sparse_attn/kernels/triton").glob("*.py"))
-    content = b"".join(path.read_bytes() for path in sources) + repr(calls).encode()
+    kernels = ROOT / "sparse_attn/kernels"
+    sources = [
+        *kernels.glob("*.py"),
+        *kernels.glob("triton/*.py"),
+        ROOT / "tests/kernels/compiling.py",
+    ]
+    content = b"".join(path.read_bytes() for path in sorted(sources)) + repr(calls).encode()
     return hashlib.sha256(content).hexdigest()
 
 

@@ -224,6 +224,8 @@ RECORDS = [
     plain(flag, "^hard=True: expected a parameter with a number", TypeError),
     plain(lambda z, dim=-1: z, "^dim: handled for every mapping; leave it out", TypeError),
     plain(flag, "^parameters: own has no argument share", parameters=(SHARE,)),
+    plain(lambda z, share=0.2: z.softmax(-1), r"share: default 0\.2 in the function and 0\.1",
+          parameters=(SHARE,)),
     plain(lambda z, k=3: z.topk(k).values, r"^mapping='own': TypeError: topk.*as tensors \(1,\)"),
     plain(lambda z: z.softmax(-1).sum(-1), r"expected the shape of the scores, got \(4, 8\)"),
     plain(lambda z: torch.from_numpy(z.numpy()), "'own': RuntimeError: .*grad"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from transformers import TrainerCallback, TrainerState
 
 from engine.sweep import run as sweep_run
 from engine.sweep.records import Record, read_records
@@ -31,6 +32,15 @@ MAPPING = {
 OPTIONS = [word for name, value in MAPPING.items() for word in (f"--mapping.{name}", value)]
 # what must not depend on kills; times may
 KEPT = ("metrics", "per_epoch", "sparsity", "predictions", "steps")
+
+
+class Steps(TrainerCallback):
+    """The number of steps that were done before the first of a training."""
+
+    first: int | None = None
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        self.first = state.global_step if self.first is None else self.first
 
 
 def kill(pattern: str, given: list[str]) -> None:
@@ -68,8 +78,10 @@ def test_a_training_killed_within_a_checkpoint(
     given = asked(tmp_path, *OPTIONS)
     kill(r"checkpoint-6/trainer_state\.json", given)
     assert not (tmp_path / "results.json").exists()
-    resumed = trained(prepared([*given, "--resume"]))
-    assert resumed["resumed_from_step"] == 3
+    run, steps = prepared([*given, "--resume"]), Steps()
+    run.trainer.add_callback(steps)
+    resumed = trained(run)
+    assert resumed["resumed_from_step"] == steps.first == 3
     assert_same(tmp_path, resumed, whole)
 
 

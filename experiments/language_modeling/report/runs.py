@@ -139,13 +139,14 @@ def described(config: dict[str, Any]) -> str:
 
 def _runs(folder: Path) -> Iterator[Record]:
     """Yield the runs of run folders, then of record files; the parent folder names the task."""
-    for file in sorted(folder.rglob(RESULTS_FILE)):
-        results, config = (
-            read_json(part, str(file.parent), "move it away")
-            for part in (file, file.with_name(CONFIG_FILE))
-        )
+    for file in sorted(folder.rglob(CONFIG_FILE)):
+        config, results = read_json(file, str(file.parent), "move it away"), None
+        if (finished := file.with_name(RESULTS_FILE)).exists():
+            results = read_json(finished, str(file.parent), "move it away")
         try:
-            head, status, seed = results["head"], results["status"], config["seed"]
+            head, seed = HeadConfig(**config["head"]).name, config["seed"]
+            # a run that was interrupted, or is not done yet, has no results
+            status: Any = "failed" if results is None else results["status"]
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"{file.parent}: not a language model's run ({error}); move it away"

@@ -40,11 +40,16 @@ class Images(Dataset[Batch]):
         shown: the names of the labels of each.
         labels: names of the n labels.
         size: height and width.
+
+    Raises:
+        ValueError: a file does not exist.
     """
 
     def __init__(
         self, files: list[Path], shown: Iterable[set[str]], labels: Sequence[str], size: int
     ) -> None:
+        if missing := [file for file in files if not file.exists()]:
+            raise ValueError(f"{missing[0]}: missing, and {len(missing) - 1} more images")
         self.files = files
         self.size = size
         self.labels = torch.zeros(len(files), len(labels))  # [N, n] 0/1

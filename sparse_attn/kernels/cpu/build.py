@@ -25,7 +25,10 @@ VECTOR_FLAGS = {
     "AVX512": "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mprefer-vector-width=512",
     "AVX2": "-mavx2 -mfma",
 }
-MEND = "install a C++ compiler (such as g++) or set CXX to one"
+MEND = (
+    "install a C++ compiler (such as g++) or set CXX to one; XDG_CACHE_HOME names another folder "
+    "for the library"
+)
 TIMEOUT = 300  # seconds for a compilation
 
 _lock = threading.Lock()

@@ -34,7 +34,7 @@ def write(
     folder: Path,
     head: HeadConfig | None = None,
     seed: int = 0,
-    test: float = 100.0,
+    test: float | None = 100.0,
     config: dict[str, Any] | None = None,
     **changed: Any,
 ) -> None:
@@ -49,7 +49,7 @@ def write(
         "head": HeadConfig(**made["head"]).name,
         "parameters": 4_130_000,
         "epochs": epochs,
-        "valid_perplexity": test + 5,
+        "valid_perplexity": test and test + 5,
         "test_perplexity": test,
         "top_10_error": 0.4567,
         "seconds": 1234.0,
@@ -61,7 +61,8 @@ def write(
     run = folder / str(len(list(folder.glob("*"))))
     run.mkdir(parents=True)
     (run / "config.json").write_text(json.dumps({**made, "seed": seed}))
-    (run / "results.json").write_text(json.dumps({**results, **changed}))
+    if test is not None:
+        (run / "results.json").write_text(json.dumps({**results, **changed}))
 
 
 def page_of(results: Path, output: Path) -> str:
@@ -102,6 +103,7 @@ def small(tmp_path: Path) -> Path:
         write(folder, None, seed, softmax, rank=RANK, simlex={"rho": 0.1, "pairs": 999})
         write(folder, TAYLOR, seed, taylor, rank={**RANK, "rank": 900 + seed})
     write(folder, TAYLOR, 3, 7.0, status="diverged")
+    write(folder, TAYLOR, 4, None)  # cut off
     write(folder, MIXTURE, 1, 95.0)
     return tmp_path / "runs"
 
@@ -113,7 +115,7 @@ def test_table_of_an_experiment(small: Path, tmp_path: Path):
     assert cells_of(page, "ptb-small", "softmax") == softmax
     # differences 11, 10, 12: mean 11, sd 1, t(0.975, 2) = 4.3027, half 4.3027 / sqrt(3) = 2.484;
     # p of t = 11 sqrt(3) = 19.05 with 2 degrees of freedom is 0.0027; one head has it
-    taylor = ["3", "1", "0", "118.00 ± 2.65", "113.00 ± 2.65", "+11.00", "[+8.52, +13.48] (3)"]
+    taylor = ["3", "1", "1", "118.00 ± 2.65", "113.00 ± 2.65", "+11.00", "[+8.52, +13.48] (3)"]
     # power 80 % at Cohen's d of 3.26 for three pairs
     taylor += ["3.26", "0.003", "worse", "901 ± 1 (201, 202)", "0.4567", "n/a"]
     taylor += ["4,130,000", "1,234"]
