@@ -16,7 +16,8 @@ from tests.glue.running import parsed
 
 def test_commands_of_the_makefile_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    printed = subprocess.check_output(["make", "-n", "demo", "INSTALLED="], cwd=ROOT, text=True)
+    asked = ["make", "--dry-run", "--no-print-directory", "demo", "INSTALLED="]
+    printed = subprocess.check_output(asked, cwd=ROOT, text=True)
     commands = [shlex.split(line) for line in printed.replace("\\\n", "").splitlines()]
     _, comparing, training, inspecting = (words[1:] for words in commands)
     compared, inspected = cli.parse(comparing), cli.parse(inspecting)
