@@ -160,7 +160,7 @@ def _peers(rows: list[Row], base: str) -> list[str]:
         [row["name"], peer, row["pass"], spread(ratio)]
         for row in rows
         for peer, ratio in row["to"].items()
-        if ratio and row["ours"] and peer != base
+        if ratio and peer != base
     ]
     return _table(["ours", "peer", "pass", "ours / peer"], lines) if lines else []
 

@@ -20,7 +20,7 @@ NAMED = 20  # broken rows listed in an error
 
 def read_rows(
     path: Path,
-    needed: Collection[str] | None = None,
+    needed: Collection[str],
     header: Sequence[str] | None = None,
     otherwise: str = "",
 ) -> Iterator[Row]:
@@ -31,7 +31,7 @@ def read_rows(
 
     Args:
         path: the file.
-        needed: required columns, once each; if None, exactly those of the first row.
+        needed: required columns, once each.
         header: column names of a table without a header line.
         otherwise: advice about broken rows, besides mending them.
 
@@ -87,26 +87,18 @@ def number_of(value: Any, where: str, column: str) -> float:
     return number
 
 
-def _objects(path: Path, needed: Collection[str] | None) -> Iterator[Row]:
-    first: set[str] = set()
+def _objects(path: Path, needed: Collection[str]) -> Iterator[Row]:
     for where, record in _json(path):
         if not isinstance(record, dict):
             raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
-        first = first or set(record)
-        if needed is not None:
-            require(record, needed, where)
-        elif set(record) != first:
-            raise ValueError(
-                f"{where}: expected the keys of the first row ({', '.join(sorted(first))}), got "
-                f"{', '.join(record)}"
-            )
+        require(record, needed, where)
         yield where, record
 
 
 def _table(
     path: Path,
     rows: Iterator[tuple[int, list[str]]],
-    needed: Collection[str] | None,
+    needed: Collection[str],
     header: Sequence[str] | None,
     otherwise: str,
 ) -> Iterator[Row]:
@@ -114,7 +106,7 @@ def _table(
         header = next((cells for _, cells in rows), None)
         if header is None:
             return
-        require(header, header if needed is None else needed, f"{path}, line 1")
+        require(header, needed, f"{path}, line 1")
     broken = []
     for number, cells in rows:
         if len(cells) == len(header):
