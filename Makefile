@@ -82,13 +82,13 @@ compat:
 		OMP_NUM_THREADS=1 build/compat/bin/python -m pytest --numprocesses auto || failed=1; \
 	done; rm -rf build/compat; exit $$failed
 
-# What differs most between versions on the oldest supported ones: compilation and the plug-in in full,
-# and one in five of the kernels' cases; `make compat` runs all.
+# What differs most between versions on the oldest supported ones: compilation in full, and the quick
+# tests of the kernels and of the plug-in; `make compat` runs all.
+COMPILED := tests/kernels/test_compile.py tests/mappings/test_compile.py tests/hf/test_compile.py
 oldest: build/oldest/.installed
-	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto --part quick tests/kernels \
-		--ignore tests/kernels/test_compile.py
-	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto --dist worksteal \
-		tests/kernels/test_compile.py tests/mappings/test_compile.py tests/hf
+	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto --part quick \
+		tests/kernels tests/hf $(addprefix --ignore ,$(COMPILED))
+	OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest --numprocesses auto --dist worksteal $(COMPILED)
 
 # 6 GB, of which pip keeps what it has downloaded.
 build/oldest/.installed: pyproject.toml constraints-oldest.txt

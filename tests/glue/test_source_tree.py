@@ -24,7 +24,7 @@ def without_this_project(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_it_trains_and_names_its_version(asked: Asked, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     for name in SOURCES:

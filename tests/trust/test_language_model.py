@@ -35,6 +35,7 @@ def test_most_of_its_attention_can_be_zero(tmp_path: Path) -> None:
     assert row["random"]["quality"] > 2 * record["softmax"]
 
 
+@pytest.mark.soak
 def test_its_rows_are_the_weights() -> None:
     from transformers import AutoModel
 
