@@ -38,6 +38,14 @@ def call_patched(self: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
     return self.rewrite()(*args, **kwargs)
 
 
+def patched_language(kernel: Any) -> Any:
+    """Patch the language, once for all functions of a kernel."""
+    scope = patch_language(LANGUAGE)
+    # Triton 3.6 calls int() on arrays of one number, which NumPy 2.4 refuses
+    scope.set_attr(tl.tensor, "__index__", lambda self: self.handle.data.item())
+    return scope
+
+
 def speed_up(overflow: bool) -> None:
     """Use all of this for the rest of this process.
 
@@ -49,4 +57,4 @@ def speed_up(overflow: bool) -> None:
     interpreter._get_np_dtype = numpy_type
     ReduceOps.generic_reduce = reduce_by_halves
     InterpretedFunction.__call__ = call_patched
-    interpreter._patch_lang = lambda kernel: patch_language(LANGUAGE)
+    interpreter._patch_lang = patched_language
