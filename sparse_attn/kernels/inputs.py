@@ -436,7 +436,7 @@ def fold_weights(inputs: AttentionInputs) -> AttentionInputs:
             f"weights: shape {tuple(weights.shape)} does not broadcast to (batch, heads, queries, "
             f"keys) = {inputs.shape}; give one weight, or one for each key"
         )
-    bias = weights.to(inputs.query.device).log()
+    bias = weights.to(inputs.query.device, exact_dtype(inputs.query)).log()
     return replace(
         inputs, mapping=SOFTMAX, bias=bias if inputs.bias is None else bias + inputs.bias
     )

@@ -23,9 +23,9 @@ class Mapping(nn.Module):
     """p = map(scores; parameters), as a module.
 
     A fixed parameter is a Python float, which a schedule changes with `set_value` without
-    recompiling for each value; a sequence gives one value per head. A learned one is an
-    `nn.Parameter` named `raw_<name>`, mapped into its range by softplus or sigmoid. Parameters stay
-    in float32 when the model is cast to half precision.
+    recompiling for each value; a sequence gives one value per head, in float64. A learned one is an
+    `nn.Parameter` named `raw_<name>`, mapped into its range by softplus or sigmoid. It stays in
+    float32 when the model is cast to half precision.
 
     Attributes:
         was_set: whether `set_value` has been called, as a schedule does.
@@ -171,7 +171,7 @@ class Mapping(nn.Module):
         default = parameter.default
         if default is None or not _into_reals(parameter, initial.new_tensor(default)).isfinite():
             self.starts[parameter.name] = initial.tolist() if len(initial) > 1 else initial.item()
-        raw = raw.to(torch.get_default_device())
+        raw = raw.to(torch.get_default_device(), torch.float32)
         self.register_parameter(f"raw_{parameter.name}", nn.Parameter(raw))
 
     @property
@@ -388,18 +388,19 @@ class Mapping(nn.Module):
         return f"{called}<table>{head}{''.join(rows)}</table>"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Move with the model but stay in float32, because r = 0.15 would be 0.1504 in bfloat16.
+        """Move with the model but keep the precision: r = 0.15 would be 0.1504 in bfloat16.
 
         Fixed values survive the meta device and `to_empty`, because they are not in a state dict.
         """
 
         def move(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
             fixed = any(tensor is buffer for buffer in self.buffers(recurse=False))
+            moved = fn(tensor.float() if fixed else tensor)  # MPS has no float64
             if fixed and moved.is_meta:
                 return tensor
             half = moved.dtype in (torch.float16, torch.bfloat16)
-            return tensor.to(moved.device) if half or fixed else moved
+            widest = torch.float32 if moved.device.type == "mps" else tensor.dtype
+            return tensor.to(moved.device, widest) if half or fixed else moved
 
         # private: a model does not call the public `to` of its modules
         return super()._apply(move, recurse)
@@ -423,12 +424,12 @@ def _shown(value: Any) -> str:
 
 
 def _numbers(name: str, value: Any) -> Tensor:
-    """Return a number, or a sequence of numbers, as a float32 tensor."""
+    """Return a number, or a sequence of numbers, as a float64 tensor."""
     try:
         if isinstance(value, (bool, str)):
             raise TypeError
         # values on the meta device could not be checked
-        return torch.as_tensor(value, dtype=torch.float32, device="cpu")
+        return torch.as_tensor(value, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name}={value!r}: expected a number, or one for each head") from None
 

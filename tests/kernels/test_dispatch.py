@@ -13,7 +13,7 @@ from sparse_attn.mappings import ParameterSpec
 from sparse_attn.mappings.base import on_rows
 from sparse_attn.mappings.pointwise import normalize
 
-from .backends import CPU, CUDA, FLEX, MARKS, TRITON, each
+from .backends import CPU, CUDA, FLEX, MARKS, REFERENCE, TRITON, each
 from .problems import Inputs, Problem, rows_call
 
 SMALL = Problem("softmax", queries=5, keys=9, dim=16)
@@ -139,6 +139,37 @@ def test_weighted_softmax(backend, shape, biased):
     names = ("output", "dquery", "dkey", "dvalue")
     for name, value in zip(names, (output, *wanted), strict=True):
         torch.testing.assert_close(got[name].double().cpu(), value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("weighted-softmax", {"weights": [0.1, 0.3]}),
+        ("t-softmax", {"t": [2.1, 3.3]}),
+        ("r-softmax", {"r": [0.1, 0.3]}),
+        ("entmax", {"alpha": [1.1, 1.3]}),
+        ("scaled-softmax", {"beta": [0.1, 0.3]}),
+        ("clipped-softmax", {"gamma": [-0.1, -0.3]}),
+        ("sigmoid", {"bias": [0.1, 0.3]}),
+        ("softmax", {"sink": [0.1, 0.3]}),
+    ],
+)
+@each(REFERENCE, CPU)
+def test_float64_has_every_digit_of_the_values(backend, name, values):
+    """Also of one value for each head, which float32 would round."""
+    scores = torch.randn(1, 2, 1, 2, dtype=torch.float64)
+    zero = torch.zeros(1, 2, 2, 1, dtype=torch.float64)
+    unit = torch.eye(2, dtype=torch.float64).expand(1, 2, 2, 2)
+    mapping = Mapping(name, num_heads=None if "weights" in values else 2, **values)
+    got = attention(zero[..., :1, :], zero, unit, mapping, bias=scores, impl=backend.impl)
+    if "weights" in values:
+        mass = torch.tensor(values["weights"], dtype=torch.float64) * scores.exp()
+        wanted = mass / mass.sum(-1, keepdim=True)
+    else:
+        ((given, numbers),) = values.items()
+        rows = zip(scores.unbind(1), numbers, strict=True)
+        wanted = torch.stack([Mapping(name, **{given: one})(row) for row, one in rows], 1)
+    torch.testing.assert_close(got, wanted, rtol=1e-13, atol=1e-15)
 
 
 @each(CPU, TRITON, CUDA)
