@@ -423,6 +423,15 @@ def log_of(p: Tensor) -> Tensor:
     return p.masked_fill(zero, 1.0).log().masked_fill(zero, -INF)
 
 
+def whole_below(product: Tensor) -> Tensor:
+    """Return floor(product), or the whole number above if it is a rounding error away.
+
+    So 0.53 * 100 is 53 in any dtype. The kernels do the same.
+    """
+    product = product.detach()
+    return (product + product.abs() * torch.finfo(product.dtype).eps).floor()
+
+
 def softplus_inverse(x: Tensor) -> Tensor:
     """Return y with softplus(y) = x, for x > 0."""
     return x + torch.log(-torch.expm1(-x))

@@ -52,6 +52,8 @@ class QueryScale(nn.Module):
                 for weight in (self.beta_weight, self.gamma_weight)
             )
         # products, because a number that a schedule changes must not become a constant of a graph
-        delta, beta, gamma = ((x.new_ones(1) * value).to(x)[:, None] for value in (delta, beta, gamma))
+        delta, beta, gamma = (
+            (x.new_ones(1) * value).to(x)[:, None] for value in (delta, beta, gamma)
+        )
         power = n.clamp(min=2).to(x).log() ** (gamma * by_gamma.tanh())
         return delta + F.softplus(by_beta + softplus_inverse(beta)) * power

@@ -17,6 +17,7 @@ from sparse_attn.mappings.base import (
     Value,
     library_spec,
     on_rows,
+    whole_below,
 )
 from sparse_attn.mappings.pointwise import normalize
 from sparse_attn.mappings.truncated import softmax_where
@@ -75,7 +76,7 @@ def _scrambled(rows: Tensor) -> Tensor:
 def _random_drop_rows(rows: Tensor, valid: Tensor, r: Tensor, *, log: bool) -> Tensor:
     """Drop the valid positions with the lowest hashes, and keep at least one."""
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
-    dropped = (r.nan_to_num() * last).floor().long() + (r > 0)
+    dropped = whole_below(r.nan_to_num() * last).long() + (r > 0)
     # invalid positions rank behind all others
     priority = _scrambled(rows).masked_fill(~valid, 2**31 - 1)
     threshold = priority.sort(-1).values.gather(-1, dropped.clamp(max=last))

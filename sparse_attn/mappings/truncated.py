@@ -14,6 +14,7 @@ from sparse_attn.mappings.base import (
     library_spec,
     on_rows,
     shift_to_top,
+    whole_below,
 )
 
 K = ParameterSpec("k", default=16.0, low=1.0, learnable=False)
@@ -33,7 +34,7 @@ def _top_k_rows(rows: Tensor, valid: Tensor, k: Tensor, *, log: bool) -> Tensor:
     ordered = rows.detach().masked_fill(~valid, -INF).sort(-1, descending=True).values
     n = rows.shape[-1]
     # a NaN k makes the row NaN later, but must still be an index
-    place = k.nan_to_num(1.0).clamp(max=n).ceil().long() - 1
+    place = -whole_below(-k.nan_to_num(1.0).clamp(max=n)).long() - 1
     place = place.expand(*rows.shape[:-1], 1)
     return softmax_where((rows >= ordered.gather(-1, place)) & valid, rows, log)
 

@@ -17,6 +17,7 @@ from sparse_attn.mappings.base import (
     library_spec,
     on_rows,
     shift_to_top,
+    whole_below,
 )
 
 WEIGHTS = ParameterSpec("weights", default=1.0, low=0.0, high_open=True, per_entry=True)
@@ -99,10 +100,12 @@ def _quantile(rows: Tensor, valid: Tensor, r: Tensor) -> Tensor:
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
     position = r * last
     # NaN makes the row NaN later, but must still be an index
-    low = position.detach().nan_to_num().floor().long().clamp(max=last)
+    low = whole_below(position.nan_to_num()).long().clamp(max=last)
     high = (low + 1).clamp(max=last)
     low_score, high_score = ordered.gather(-1, low), ordered.gather(-1, high)
-    return torch.lerp(low_score, high_score, position - low)
+    share = position - low
+    share = share + (share.clamp(min=0.0) - share).detach()
+    return torch.lerp(low_score, high_score, share)
 
 
 def weighted_softmax(
@@ -151,8 +154,9 @@ def r_softmax(
     """t-softmax with t = max z - Q(z, r): a share r of the valid positions gets exactly 0.
 
     Q is the linear-interpolation quantile over the n valid positions of the row, so without ties
-    floor(r (n - 1)) + 1 of them are 0 for r < 1: exactly k for r = k/n. r = 1 keeps the maxima, in
-    equal shares. r = 0 is not softmax: it drops the minimum, as in the paper.
+    floor(r (n - 1)) + 1 of them are 0 for r < 1: exactly k for r = k/n. The floor is that of the
+    exact product, within a rounding error. r = 1 keeps the maxima, in equal shares. r = 0 is not
+    softmax: it drops the minimum, as in the paper.
     Source: Balazy et al. 2023, eq. 3.
 
     Args:

@@ -250,9 +250,9 @@ template <class T> struct RSoftmax : Within<T> {
   T low, high, part;
   RSoftmax(Row<T> &row) : Within<T>(row, 0), low(row.top), high(row.top), part(0) {
     T position = row.theta * (row.valid - 1);
-    int64_t k = (int64_t)position;
+    int64_t k = (int64_t)(position * (1 + std::numeric_limits<T>::epsilon()));  // as `whole_below`
     if (k >= row.valid - 1) return;
-    part = position - k;
+    part = std::max(position - k, T(0));
     Neighbours<T> s = row.known ? Neighbours<T>{row.low, row.high} : order_statistics(row, k);
     low = row.low = s.low, high = row.high = s.high;
     T shifted_low = low - row.top, shifted_high = high - row.top;
