@@ -186,7 +186,7 @@ class AttentionInputs:
         if self.query_input is not None:
             return self.mapping.factor_of_queries(self.query_input, n)
         values = [self.parameter(p.name)[:, None] for p in (DELTA, BETA, GAMMA)]
-        return length_factor(n.clamp(min=1), *values)
+        return length_factor(n, *values)
 
     def parameter(self, name: str | None) -> Tensor:
         """Return the parameter `name` for each head, (H,), with its graph; 0 if `name` is None.

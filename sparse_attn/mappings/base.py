@@ -432,6 +432,14 @@ def whole_below(product: Tensor) -> Tensor:
     return (product + product.abs() * torch.finfo(product.dtype).eps).floor()
 
 
+def log_power(n: Tensor, exponent: Tensor) -> Tensor:
+    """Return (log n)^exponent, finite; with n = 1 it is 0 for a positive exponent, and else 1."""
+    one = n <= 1
+    log_log = n.log().masked_fill(one, 1.0).log()
+    power = (exponent * log_log).clamp(max=math.log(torch.finfo(n.dtype).max)).exp()
+    return power.masked_fill(one & (exponent > 0), 0.0)
+
+
 def softplus_inverse(x: Tensor) -> Tensor:
     """Return y with softplus(y) = x, for x > 0."""
     return x + torch.log(-torch.expm1(-x))

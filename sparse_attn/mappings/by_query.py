@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import Value, softplus_inverse, widened
+from sparse_attn.mappings.base import Value, log_power, softplus_inverse, widened
 
 
 class QueryScale(nn.Module):
     """delta + softplus(b + w x) (log n)^(gamma tanh(v x)), with softplus(b) = beta.
 
-    x is the input of the attention module at the query's position, n the number of its valid keys;
-    n = 1 counts as 2, because (log 1)^gamma is infinite for a negative power. w and v start at 0,
-    where the factor is delta + beta.
+    x is the input of the attention module at the query's position, n the number of its valid keys.
+    With one key the power is 0 for a positive exponent and else 1, as 0^0 is; it would be infinite
+    for a negative one. w and v start at 0, where the factor is delta + beta.
     Source: ASEntmax, Vasylenko et al. 2025 (arXiv 2506.16640), for any NAME and with an offset b.
     The authors' code has delta = 1 and gamma = 2, no b, and random w and v.
 
@@ -55,5 +55,5 @@ class QueryScale(nn.Module):
         delta, beta, gamma = (
             (x.new_ones(1) * value).to(x)[:, None] for value in (delta, beta, gamma)
         )
-        power = n.clamp(min=2).to(x).log() ** (gamma * by_gamma.tanh())
+        power = log_power(n.to(x), gamma * by_gamma.tanh())
         return delta + F.softplus(by_beta + softplus_inverse(beta)) * power

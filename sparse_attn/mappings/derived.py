@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from sparse_attn.mappings.base import (
     MappingSpec,
     ParameterSpec,
     Value,
+    log_power,
     on_named_rows,
 )
 from sparse_attn.mappings.pointwise import softmax
@@ -98,12 +98,9 @@ def mixed(spec: MappingSpec) -> MappingSpec:
     )
 
 
-def length_factor(n: Tensor, delta: Value, beta: Value, gamma: Value) -> Tensor:
-    """delta + beta (log n)^gamma, finite, of the number n >= 1 of valid positions."""
-    end = torch.finfo(n.dtype)
-    # keeps log log n and every slope finite at n = 1
-    power = (gamma * n.log().clamp(min=end.tiny).log()).clamp(max=math.log(end.max)).exp()
-    return (delta + beta * power).clamp(max=end.max)
+def length_factor(n: Tensor, delta: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:
+    """delta + beta (log n)^gamma, finite, of the number n of valid positions."""
+    return (delta + beta * log_power(n, gamma)).clamp(max=torch.finfo(n.dtype).max)
 
 
 def _scaled_rows(
@@ -116,7 +113,7 @@ def _scaled_rows(
 
 
 def scaled(spec: MappingSpec) -> MappingSpec:
-    """p = map((delta + beta (log n)^gamma) z), n the number of valid positions.
+    """p = map((delta + beta (log n)^gamma) z), n the number of valid positions; 0^0 = 1.
 
     Keeps the sharpness of a row as it gets longer; by default the factor is 1 at n = 10. With delta
     = 0 and gamma = 1, softmax becomes Scalable-Softmax (Nakanishi 2025, arXiv 2501.19399), and

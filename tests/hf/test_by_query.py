@@ -84,6 +84,30 @@ def test_the_kernel_meets_the_reference(family, name):
         assert (slopes[key] - slope).abs().max() <= 1e-9 * (1 + slope.abs().max()), key
 
 
+@pytest.mark.parametrize("impl", ["reference", "cpu"])
+@pytest.mark.parametrize("name", ["relu", "sigmoid", "softmax"])
+@pytest.mark.parametrize(("exponent", "power"), [(2.0, 0.0), (0.5, 0.0), (0.0, 1.0), (-2.0, 1.0)])
+def test_one_key_has_a_logarithm_of_0(name, impl, exponent, power):
+    """Of a fixed factor too, whose exponent is never negative; a sink shows it in softmax."""
+    score = torch.full((1, 1, 1, 1), 2.0)
+    zero, one, x = score * 0, score * 0 + 1, torch.ones(1, 1, 1)
+    sink = {"sink": 0.25} if name == "softmax" else {}
+    plain = Mapping(name, **sink)(score * (0.5 + power)).item()
+    shape = {"num_heads": 1, "query_size": 1}
+    by_query = Mapping(f"scaled-{name}", delta=0.5, beta=1.0, gamma=abs(exponent), **shape, **sink)
+    with torch.no_grad():
+        by_query.by_query.gamma_weight.fill_(30 * exponent)  # tanh is -1, 0 or 1
+    given = {"bias": score, "impl": impl}
+    found = attention(zero, zero, one, by_query, query_input=x, **given)
+    assert found.item() == pytest.approx(plain)
+    found.sum().backward()
+    assert all(p.grad.isfinite().all() for p in by_query.parameters())
+    if exponent >= 0:
+        fixed = Mapping(f"scaled-{name}", delta=0.5, beta=1.0, gamma=exponent, **sink)
+        assert attention(zero, zero, one, fixed, **given).item() == pytest.approx(plain)
+        assert fixed(score).item() == pytest.approx(plain)
+
+
 class Attention(torch.nn.Module):
     def __init__(self, mapping):
         super().__init__()
@@ -111,7 +135,7 @@ def test_gradients_are_exact():
     assert torch.autograd.gradcheck(call, given)
 
 
-def test_one_key_counts_as_two():
+def test_one_key_has_a_finite_power_and_slope():
     """(log 1)^gamma is infinite for gamma < 0, and its slope for gamma = 0."""
     scale = QueryScale(1, 1)
     x, n = torch.ones(1, 3, 1), torch.tensor([1.0, 2.0, 3.0])
@@ -119,7 +143,9 @@ def test_one_key_counts_as_two():
         with torch.no_grad():
             scale.gamma_weight.fill_(weight)
         factor = scale(x, n, 0.0, 1.0, 2.0)
-        assert_near(factor[0, 0], torch.tensor([2.0, 2.0, 3.0]).log() ** power, 1e-4)
+        of_one = 0.0 if power > 0 else 1.0
+        several = torch.tensor([2.0, 3.0]).log() ** power
+        assert_near(factor[0, 0], torch.tensor([of_one, *several]), 1e-4)
         (slope,) = torch.autograd.grad(factor.sum(), scale.gamma_weight)
         assert slope.abs() < 5
 
