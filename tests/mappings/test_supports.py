@@ -61,6 +61,14 @@ def test_the_ends(row):
     assert_close(maps.top_p_softmax(far, 1.0, log=True), far, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_scores_whose_shares_round_to_the_same_are_no_ties(dtype):
+    row = torch.tensor([0.0, torch.finfo(dtype).eps / 128, -1.0], dtype=dtype)
+    for mapping, end in ((maps.top_p_softmax, 0.0), (maps.threshold_softmax, 1.0)):
+        assert mapping(row, end).tolist() == [0, 1, 0]
+    assert maps.top_p_softmax(row[:2], 0.5).tolist() == [0, 1]
+
+
 @given(row=grid_rows(), t=grid(0, 8))
 def test_t_softmax_has_a_zero_exactly_where_the_gap_reaches_t(row, t):
     gap = row.max() - row
