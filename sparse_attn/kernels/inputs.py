@@ -80,7 +80,6 @@ class AttentionInputs:
     @property
     def needs_aten(self) -> bool:
         """Whether custom operators cannot be used: torch.export, torch.func and forward mode."""
-        # value of `is_exporting`, whose call Dynamo 2.11 takes for True in every graph
         # private: is_exporting returns it, but Dynamo 2.11 takes that for True in every graph
         if torch.compiler._is_exporting_flag:
             return True

@@ -424,12 +424,8 @@ def log_of(p: Tensor) -> Tensor:
 
 
 def whole_below(product: Tensor) -> Tensor:
-    """Return floor(product), or the whole number above if it is a rounding error away.
-
-    So 0.53 * 100 is 53 in any dtype. The kernels do the same.
-    """
-    product = product.detach()
-    return (product + product.abs() * torch.finfo(product.dtype).eps).floor()
+    """Return floor(product), or the number above if rounding missed it, as in 0.53 * 100."""
+    return (product + product.abs() * torch.finfo(product.dtype).eps).detach().floor()
 
 
 def log_power(n: Tensor, exponent: Tensor) -> Tensor:

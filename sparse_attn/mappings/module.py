@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inverse
 from sparse_attn.mappings.by_query import QueryScale
 from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, MIXED, SCALED, SINK, is_scaled
+from sparse_attn.mappings.plain import check_values
 from sparse_attn.mappings.registry import get_spec, parameters_of
 
 MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untrusted config
@@ -89,6 +90,7 @@ class Mapping(nn.Module):
         self.was_set = False
         self._check_unused(parameters)
         self._make_weights()
+        check_values(self.spec, parameters)
         if query_size is not None:
             self.by_query = QueryScale(cast(int, self.num_heads), query_size)
             self._check_offset(BETA.name, parameters[BETA.name])
@@ -217,6 +219,11 @@ class Mapping(nn.Module):
             raise ValueError(self._wrong_number(name, f"shape {tuple(values.shape)}"))
         self.__dict__.pop(name, None)
         self.register_buffer(name, values, persistent=False)
+
+    def check_value(self, name: str, value: float) -> None:
+        """Raise ValueError if the parameter `name` cannot have this value, beside the others."""
+        self.spec.parameter(name).check(value)
+        check_values(self.spec, self._plain(self.fixed) | {name: value})
 
     def _check_offset(self, name: str, value: Any) -> None:
         """Raise for a beta at which the weights of the queries would have no gradient."""

@@ -229,9 +229,6 @@ def normalized_relu(
     scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
     """p_i = max(0, z_i) / sum_j max(0, z_j); uniform if no score is positive (0/0).
-
-    A score below the smallest normal number counts as 0, because the slope of its logarithm, 1 / z,
-    is infinite.
     Source: Kanai et al. 2018, table 1 (g: ReLU).
     Arguments, returns and errors as `softmax`.
     """

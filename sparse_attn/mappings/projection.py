@@ -259,8 +259,8 @@ def sparsehourglass(
 ) -> Tensor:
     """p = sparsemax(a z), a = (1 + n q) / (|sum z| + n q), n and the sum over valid positions.
 
-    q = 0 is scale-invariant, and if sum z = 0 as well, the maxima share, with gradient 0; so they do
-    if |sum z| is below the smallest normal number. q -> inf is sparsemax.
+    q = 0 is scale-invariant; if sum z is 0 or subnormal as well, the maxima share, with gradient 0;
+    q -> inf is sparsemax.
     Source: Laha et al. 2018, section 3.
 
     Args:

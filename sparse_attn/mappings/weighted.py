@@ -103,9 +103,8 @@ def _quantile(rows: Tensor, valid: Tensor, r: Tensor) -> Tensor:
     low = whole_below(position.nan_to_num()).long().clamp(max=last)
     high = (low + 1).clamp(max=last)
     low_score, high_score = ordered.gather(-1, low), ordered.gather(-1, high)
-    share = position - low
-    share = share + (share.clamp(min=0.0) - share).detach()
-    return torch.lerp(low_score, high_score, share)
+    above = (position.detach() - low).clamp(min=0.0)
+    return torch.lerp(low_score, high_score, above + (position - position.detach()))
 
 
 def weighted_softmax(
@@ -154,9 +153,8 @@ def r_softmax(
     """t-softmax with t = max z - Q(z, r): a share r of the valid positions gets exactly 0.
 
     Q is the linear-interpolation quantile over the n valid positions of the row, so without ties
-    floor(r (n - 1)) + 1 of them are 0 for r < 1: exactly k for r = k/n. The floor is that of the
-    exact product, within a rounding error. r = 1 keeps the maxima, in equal shares. r = 0 is not
-    softmax: it drops the minimum, as in the paper.
+    floor(r (n - 1)) + 1 of them are 0 for r < 1: exactly k for r = k/n. r = 1 keeps the maxima, in
+    equal shares. r = 0 is not softmax: it drops the minimum, as in the paper.
     Source: Balazy et al. 2023, eq. 3.
 
     Args:

@@ -101,6 +101,45 @@ def test_what_a_record_says_is_seen_in_the_rows():
     assert get_spec("square-2").translation_invariant
 
 
+def near_max(scores, width=1.0):
+    weights = (scores - scores.amax(-1, keepdim=True) + width).clamp(min=0)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("prefix", ["", "mixed-", "scaled-"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"width": -1.0},
+        {"width": 0.0},
+        {"width": [1.0, -1.0], "num_heads": 2},
+        {"width": -1.0, "learn": "width"},
+        {"width": [1.0, -1.0], "num_heads": 2, "learn": "width"},
+    ],
+    ids=str,
+)
+def test_given_values_are_tried_too(prefix, values):
+    """Its range is (-inf, inf), but the function is no mapping for all of it."""
+    register_mapping("near-max")(near_max)
+    with pytest.raises(ValueError, match=r"width=(-1|0): mapping='near-max': is not finite"):
+        Mapping(prefix + "near-max", **values)
+    allowed = {**values, "width": [0.5, 2.0] if "num_heads" in values else 0.5}
+    assert Mapping(prefix + "near-max", **allowed)(random_scores(2, 5, 5)).isfinite().all()
+
+
+def test_the_mass_is_that_of_the_defaults():
+    register_mapping("times")(lambda scores, by=1.0: by * scores.softmax(-1))
+    assert Mapping("times", by=2.0)(random_scores(5)).sum() == pytest.approx(2)
+
+
+def test_the_ends_of_a_schedule_are_tried():
+    register_mapping("near-max", losses={"squares": scaled_loss})(near_max)
+    head = MultiLabelHead(4, 3, Mapping("near-max"))
+    with pytest.raises(ValueError, match="width=-1: mapping='near-max'"):
+        head.set_parameter("width", 1.0, ends=(1.0, -1.0))
+    head.set_parameter("width", 1.0, ends=(1.0, 0.5))
+
+
 @pytest.mark.parametrize(("name", "function"), [("min-p", min_p), ("square", square)])
 def test_masks_dims_and_dtypes_are_handled(name, function):
     scores, mask = random_scores(4, 9, 5), random_mask(4, 9, 5)

@@ -25,7 +25,6 @@ from sparse_attn.kernels.triton.names import Bracket
 from sparse_attn.kernels.triton.passes import blank, mass_of, sweep
 from sparse_attn.kernels.triton.scores import sink_of
 
-EPSILON = tl.constexpr(1.1920928955078125e-07)  # of float32
 GUESSES = tl.constexpr(5)  # passes with guessed bounds; later ones divide by three
 LAP = tl.constexpr(3)  # passes before scores are collected even if there are many, as with ties
 FEW = tl.constexpr(32)  # most scores up to the result when they are collected
@@ -267,7 +266,7 @@ def quantile(block, r, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.
     """
     n = found.n
     position = r * tl.maximum(n - 1.0, 0.0)
-    below = tl.floor(position * (1.0 + EPSILON))  # `whole_below` of the mappings
+    below = tl.floor(position * 1.00000011920929)  # `whole_below` of the mappings
     share = tl.maximum(position - below, 0.0)
     need = below + 1.0
     value, count, above = search(block, need, r, found, MAP, FLAGS, SHAPE)
