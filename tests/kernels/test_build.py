@@ -4,6 +4,9 @@ import ctypes
 import os
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +16,7 @@ import torch
 
 from sparse_attn.kernels.cpu import build
 from sparse_attn.kernels.cpu.kernel_args import KernelArgs
+from tests.commands import wait_for
 
 
 @pytest.fixture
@@ -162,3 +166,28 @@ def test_the_library_of_a_wheel_is_not_used_for_what_it_is_not(in_wheel, change,
     else:
         os.truncate(in_wheel, 100_000)
     assert build._from_wheel() is None
+
+
+def test_a_relative_cache_is_ignored(tmp_path, monkeypatch):
+    """So says the specification of XDG_CACHE_HOME."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert build._folder() == tmp_path / "home/.cache/sparse_attn"
+    assert not (tmp_path / "relative").exists()
+
+
+def test_a_killed_compilation_leaves_nothing_in_the_cache(cache, tmp_path, monkeypatch):
+    started = tmp_path / "started"
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\n[ $# = 1 ] && exit\ntouch {started}\nexec sleep 100\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    program = "from sparse_attn.kernels.cpu import build; build.library()"
+    process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    try:
+        wait_for(started.exists, process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not list(cache.iterdir())

@@ -172,7 +172,9 @@ def _folder() -> Path:
 def _cache() -> Path | None:
     """Return the user's cache, if no other user except root can write to it."""
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparse_attn"
+        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        # its specification says to ignore relative paths
+        cache = (given if given.is_absolute() else Path.home() / ".cache") / "sparse_attn"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = cache.stat()
         own = not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0)
@@ -188,17 +190,15 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _compile(compiler: list[str], flags: list[str], folder: Path, stem: str) -> Path:
-    """Compile in the folder and rename, so that other processes never see a partial file."""
+    """Compile outside the folder, so that a kill leaves it clean, and rename a whole copy."""
     LOGGER.info("building the CPU kernels with %s in %s", shlex.join(compiler), folder)
-    handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
-    os.close(handle)
-    try:
+    with tempfile.TemporaryDirectory(prefix="sparse_attn-") as private:
+        made = Path(private, "rows.so")
         # a library among the flags must come after the source that needs it
-        _run([*compiler, str(SOURCE / "rows.cpp"), *flags, "-o", name])
-        target = _named(folder, stem, Path(name).read_bytes())
-        os.replace(name, target)
-    finally:
-        Path(name).unlink(missing_ok=True)
+        _run([*compiler, str(SOURCE / "rows.cpp"), *flags, "-o", str(made)])
+        target = _named(folder, stem, made.read_bytes())
+        with tempfile.TemporaryDirectory(dir=folder) as draft:
+            os.replace(shutil.copy(made, draft), target)
     return target
 
 
