@@ -98,12 +98,18 @@ def sparse_attention(
         NotImplementedError: the model passes key indices or a sink for each query, which no mapping
             defines, packed queries and keys of different sequences, or position_bias and softcap
             together.
-        ValueError: `s_aux` for a mapping with a sink of its own, or that cannot have one; packed
-            sequences in a batch of several, or with other keys.
+        ValueError: `s_aux` for a mapping with a sink of its own, or that cannot have one; values
+            of pruned heads; a mask of integers or of another shape; packed sequences in a batch of
+            several, or with other keys.
     """
     mapping = getattr(module, NAME, None)
     if mapping is None:
         raise RuntimeError(f"{type(module).__name__}: {NOT_PATCHED}")
+    if mapping.num_heads not in (None, query.shape[1]):
+        raise ValueError(
+            f"{type(module).__name__} has {query.shape[1]} heads, but {mapping.name} has values of "
+            f"{mapping.num_heads} heads; call patch_model again after pruning heads"
+        )
     # getattr would search a module's parameters, buffers and submodules for a missing name
     if (reached := module.__dict__.get(REACHED)) is not None:
         reached.done = True
@@ -257,10 +263,14 @@ def _split_mask(
     if mask is None:
         # a static cache is longer than the prompt that fills it: query i sees keys up to i
         return None, None, getattr(module, "is_causal", False) if is_causal is None else is_causal
-    if mask.dim() != 4:
+    shape = (*query.shape[:3], key.shape[2])
+    fits = [n in (1, most) for n, most in zip(mask.shape[:3], shape, strict=False)]
+    kind = mask.dtype == torch.bool or mask.is_floating_point()
+    if mask.dim() != 4 or not (kind and all(fits)):
         raise ValueError(
-            f"attention_mask: expected 4 dimensions (batch, heads, queries, keys), got shape "
-            f"{tuple(mask.shape)}"
+            "attention_mask: expected a boolean (attention_mask.bool() if 1 = attend) or floating-"
+            f"point tensor of 4 dimensions (batch, heads, queries, keys), {shape} or 1 for some, "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}"
         )
     if mask.shape[3] not in (1, key.shape[2]):
         # a single query that sees all keys of one layer sees all keys of every layer
@@ -275,8 +285,7 @@ def _split_mask(
     if mask.dtype == torch.bool:
         # a graph has the mask's operators, and no attributes of tensors
         marked = None if torch.compiler.is_compiling() else mask.__dict__.get(CAUSAL)
-        of_these = mask.shape[2:] == (query.shape[2], key.shape[2])
-        if marked is not None and marked == mask._version and of_these:
+        if marked is not None and marked == mask._version:
             return None, None, True
         return mask, None, False
     attended = mask > MASKED

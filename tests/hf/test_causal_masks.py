@@ -82,7 +82,7 @@ def test_a_mask_that_the_model_changes(seen: Any, in_place: bool, mode: Any) -> 
 
 
 def test_a_mask_of_other_keys(seen: Any) -> None:
-    """The mark of a mask for nine keys says nothing of eight queries."""
+    """A mask for nine queries, marked as causal or not, is no mask of eight."""
     module = torch.nn.Module()
     mask = attention.sparse_attention_mask(
         batch_size=1, q_length=9, kv_length=9, allow_is_causal_skip=True
@@ -90,7 +90,8 @@ def test_a_mask_of_other_keys(seen: Any) -> None:
     assert mask is not None
     query, key = torch.randn(1, 2, 9, 4), torch.randn(1, 2, 9, 4)
     assert attention._split_mask(module, query, key, mask, None) == (None, None, True)
-    assert attention._split_mask(module, query[:, :, :8], key, mask, None)[0] is mask
+    with pytest.raises(ValueError, match=r"\(1, 2, 8, 9\) or 1 for some"):
+        attention._split_mask(module, query[:, :, :8], key, mask, None)
     assert attention._split_mask(module, query[:, :, :8], key, mask[:, :, :8], None)[0] is not None
 
 

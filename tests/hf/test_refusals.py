@@ -179,6 +179,53 @@ def test_arguments_that_no_mapping_defines_are_refused(name):
     model(**family.inputs(), **{name: None})
 
 
+WRONG_MASKS = {
+    "integers": (
+        torch.ones(3, 1, 9, 9).long(),
+        r".*attention_mask\.bool\(\) if .* torch.int64",
+    ),
+    "heads": (torch.ones(3, 3, 9, 9).bool(), r".* \(3, 4, 9, 9\) or 1 .*shape \(3, 3, 9, 9\)"),
+    "additive, rows": (torch.zeros(2, 1, 9, 9), r".* \(3, 4, 9, 9\) or 1 .*shape \(2, 1, 9, 9\)"),
+    "queries": (torch.ones(3, 1, 5, 9).bool(), r".* \(3, 4, 9, 9\) or 1 .*shape \(3, 1, 5, 9\)"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_MASKS)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_a_wrong_mask_is_refused_by_the_name_of_the_argument(name, kind):
+    """T5 adds its mask to its position bias: integers would be added to the scores."""
+    mask, says = WRONG_MASKS[kind]
+    family = BY_NAME[name]
+    model = patch_model(family.build(), "sparsemax")
+    with pytest.raises(ValueError, match=f"^attention_mask: expected {says}"):
+        model(**{**family.inputs(), "attention_mask": mask})
+
+
+@pytest.mark.parametrize("output_attentions", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"mapping": "t-softmax", "t": [1.0, 2.0, 3.0, 4.0], "per": "head"},
+        {"mapping": "t-softmax", "learn": "t", "t": 2.0, "per": "head"},
+        {"mapping": "softmax", "sink": [1.0, 2.0, 3.0, 4.0], "per": "head"},
+        {"mapping": "scaled-softmax", "per": "query"},
+    ],
+    ids=str,
+)
+def test_values_of_heads_that_were_pruned_are_refused(arguments, output_attentions):
+    model = patch_model(BERT.build(), **arguments)
+    for layer in model.encoder.layer:
+        attention = layer.attention.self
+        for linear in (attention.query, attention.key, attention.value):
+            linear.weight.data, linear.bias.data = linear.weight[:12].detach(), linear.bias[:12]
+        dense = layer.attention.output.dense
+        dense.weight.data = dense.weight[:, :12].detach()
+        attention.num_attention_heads, attention.all_head_size = 3, 12
+    with pytest.raises(ValueError, match=r"BertSelfAttention has 3 heads.* 4 heads.* patch_model"):
+        model(**BERT.inputs(), output_attentions=output_attentions)
+    patch_model(model, "t-softmax", t=[1.0, 2.0, 3.0], per="head")(**BERT.inputs())
+
+
 @pytest.mark.parametrize("earlier", [None, "softmax"])
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
