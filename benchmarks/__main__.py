@@ -1,10 +1,10 @@
 """Run a benchmark, writing runs/benchmarks/<benchmark>-<device>.json and .md.
 
 Run as:
-    python -m benchmarks attention            # attention and training steps, 13 minutes on 2 cores
-    python -m benchmarks attention --quick    # small shapes, one minute
-    python -m benchmarks heads --case 128k    # some of the cases
-    python -m benchmarks llm --out results/benchmarks   # into the records that the docs link to
+    sparse-attn benchmarks attention            # calls and training steps, 13 minutes on 2 cores
+    sparse-attn benchmarks attention --quick    # small shapes, one minute
+    sparse-attn benchmarks heads --case 128k    # some of the cases
+    sparse-attn benchmarks llm --out results/benchmarks   # into the records that the docs link to
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ The record is written after every case."""
 def make_parser() -> LineParser:
     """Return the parser; it imports nothing heavy, so that --help is fast."""
     parser = LineParser(
-        prog="python -m benchmarks",
+        prog="sparse-attn benchmarks",
         description=DESCRIPTION,
         epilog=f"benchmarks:\n{_listed()}\n\n{NOTES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,7 +56,14 @@ def make_parser() -> LineParser:
     add = parser.add_argument
     add("benchmark", metavar="BENCHMARK", help="one of those below")
     out = Path("runs/benchmarks")
-    add("--out", type=Path, default=out, metavar="FOLDER", help="default: %(default)s")
+    add(
+        "--out",
+        "--output_dir",
+        type=Path,
+        default=out,
+        metavar="FOLDER",
+        help="default: %(default)s",
+    )
     add("--case", nargs="+", metavar="TEXT", help="only cases whose `group: name` has one of these")
     add("--skip", metavar="TEXT", help="leave out contestants whose name contains this")
     add("--device", choices=("cpu", "cuda"), help="default: cuda if available")

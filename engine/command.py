@@ -96,7 +96,7 @@ class Program:
     """A command line of several sub-commands.
 
     Attributes:
-        name: as in `python -m NAME`.
+        name: the module, as in `python -m NAME`.
         description: its purpose, shown in --help.
         commands: the sub-commands.
     """

@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from sparse_attn.cli.parser import with_underscores
 from sparse_attn.evaluation.rows import read_text
 
 # options without a config field
@@ -27,7 +28,7 @@ def explain(
     Args:
         message: jsonargparse's message.
         arguments: the refused arguments.
-        prog: the command, as in `python -m NAME`.
+        prog: the command, as in `sparse-attn NAME`.
         commands: the dataclasses whose fields are the options of each sub-command.
     """
     name, *options = arguments or [""]
@@ -107,10 +108,12 @@ def _closest_keys(path: Sequence[str], configs: tuple[type, ...]) -> list[str]:
 def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
     """Expand `--mapping entmax:alpha=1.5` to `--mapping.name entmax --mapping.params.alpha=1.5`.
 
-    Applies to every section with a field `name`; parameters also need a field `params`.
+    Applies to every section with a field `name`; parameters also need a field `params`. Options
+    with dashes get underscores.
     """
     keys = {".".join(key) for key in _keys(configs)}
-    words, spelled = list(arguments), []
+    known = {f"--{name}" for name in (*keys, *BESIDE)}
+    words, spelled = [with_underscores(word, known) for word in arguments], []
     while words:
         word = words.pop(0)
         option, equals, value = word.partition("=")

@@ -1,11 +1,11 @@
 """The GLUE pipeline.
 
 Run as:
-    python -m glue train --config configs/glue/mrpc.yaml
-    python -m glue train --config configs/glue/mrpc.yaml --mapping.params.r 0.2 --train.seed 1
-    python -m glue sweep --config configs/glue/table2.yaml
-    python -m glue report runs/table2
-    python -m glue check --train_file pairs.csv --text_columns premise,hypothesis \\
+    sparse-attn glue train --config configs/glue/mrpc.yaml
+    sparse-attn glue train --config configs/glue/mrpc.yaml --mapping.params.r 0.2 --train.seed 1
+    sparse-attn glue sweep --config configs/glue/table2.yaml
+    sparse-attn glue report runs/table2
+    sparse-attn glue check --train_file pairs.csv --text_columns premise,hypothesis \\
         --label_column verdict --mappings entmax:alpha=1.5
 """
 
@@ -48,9 +48,9 @@ class Glue(Experiment[RunConfig, SweepConfig]):
 
     name = "glue"
     description = (
-        "GLUE with any probability mapping in attention. Examples: python -m glue train --config "
-        "configs/glue/mrpc.yaml; "
-        "python -m glue sweep --config configs/glue/table2.yaml; python -m glue report runs/table2"
+        "GLUE with any probability mapping in attention. Examples: sparse-attn glue train --config "
+        "configs/glue/mrpc.yaml; sparse-attn glue sweep --config configs/glue/table2.yaml; "
+        "sparse-attn glue report runs/table2"
     )
     about = (
         "Fine-tune a Transformer on one task with a mapping instead of softmax.",

@@ -1,9 +1,9 @@
 """The softmax bottleneck on Dirichlet targets.
 
 Run as:
-    python -m experiments.bottleneck train --output_dir runs/one --head mos --options.components 15
-    python -m experiments.bottleneck sweep --config configs/bottleneck/small.yaml
-    python -m experiments.bottleneck report runs/bottleneck/small
+    sparse-attn bottleneck train --output_dir runs/one --head mos --options.components 15
+    sparse-attn bottleneck sweep --config configs/bottleneck/small.yaml
+    sparse-attn bottleneck report runs/bottleneck/small
 """
 
 from __future__ import annotations

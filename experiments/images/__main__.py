@@ -1,9 +1,9 @@
 """MNIST and CIFAR with losses of the spherical family.
 
 Run as:
-    python -m experiments.images train --config configs/images/mnist.yaml --loss.name taylor-softmax
-    python -m experiments.images sweep --config configs/images/mnist-table1.yaml
-    python -m experiments.images report runs/images/mnist-table1
+    sparse-attn images train --config configs/images/mnist.yaml --loss.name taylor-softmax
+    sparse-attn images sweep --config configs/images/mnist-table1.yaml
+    sparse-attn images report runs/images/mnist-table1
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Word and character language models with any output mapping.
 
 Run as:
-    python -m experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml
-    python -m experiments.language_modeling train --config configs/language_modeling/ptb-awd.yaml \\
+    sparse-attn language-modeling train --config configs/language_modeling/ptb-small.yaml
+    sparse-attn language-modeling train --config configs/language_modeling/ptb-awd.yaml \\
         --config configs/language_modeling/heads/mos.yaml --output_dir runs/ptb-mos
-    python -m experiments.language_modeling sweep --config \\
-        configs/language_modeling/ptb-small-sweep.yaml
-    python -m experiments.language_modeling report runs/language_modeling/ptb-small
+    sparse-attn language-modeling sweep --config configs/language_modeling/ptb-small-sweep.yaml
+    sparse-attn language-modeling report runs/language_modeling/ptb-small
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class LanguageModeling(Experiment[LanguageRunConfig, LanguageSweepConfig]):
 
     name = "experiments.language_modeling"
     description = (
-        "Language models with any output mapping. Example: python -m "
-        "experiments.language_modeling train --config configs/language_modeling/ptb-small.yaml"
+        "Language models with any output mapping. Example: sparse-attn language-modeling train "
+        "--config configs/language_modeling/ptb-small.yaml"
     )
     about = (
         "Train a language model with any head; perplexity as the papers count it. Combine a "

@@ -1,9 +1,9 @@
 """Length generalisation: recall in texts longer than in training.
 
 Run as:
-    python -m experiments.length train --output_dir runs/one --attention.name scaled-entmax
-    python -m experiments.length sweep --config configs/length/recall.yaml
-    python -m experiments.length report runs/length/recall
+    sparse-attn length train --output_dir runs/one --attention.name scaled-entmax
+    sparse-attn length sweep --config configs/length/recall.yaml
+    sparse-attn length report runs/length/recall
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Multi-label classification with every mapping as the output of a classifier.
 
 Run as:
-    python -m experiments.multilabel train --output_dir runs/one --synthetic.classes 20
-    python -m experiments.multilabel sweep --config configs/multilabel/synthetic.yaml
-    python -m experiments.multilabel report runs/multilabel/synthetic
+    sparse-attn multilabel train --output_dir runs/one --synthetic.classes 20
+    sparse-attn multilabel sweep --config configs/multilabel/synthetic.yaml
+    sparse-attn multilabel report runs/multilabel/synthetic
 """
 
 from __future__ import annotations

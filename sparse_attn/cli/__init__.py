@@ -54,7 +54,6 @@ def parse(words: list[str]) -> argparse.Namespace:
         if words[0] not in commands.choices:
             parser.refuse(words[0], [*commands.choices, *PROGRAMS])
         chosen = commands.choices[words[0]]
-    chosen.check_options(words)
-    options, rest = parser.parse_known_args(words)
+    options, rest = parser.parse_known_args(chosen.check_options(words))
     chosen.refuse_rest(rest)
     return options

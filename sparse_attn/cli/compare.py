@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sparse_attn.cli.errors import input_errors, interruption
 from sparse_attn.cli.parser import LineParser
-from sparse_attn.comparison.options import MAPPINGS, PAIRS, TEXTS, Given, Options, option_of
+from sparse_attn.comparison.options import MAPPINGS, PAIRS, TEXTS, Given, Options
 from sparse_attn.system.hub import go_offline_if_unreachable
 
 OptionsT = TypeVar("OptionsT", bound=Given)
@@ -57,6 +57,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument(
         "--out",
+        "--output_dir",
         type=Path,
         metavar="DIR",
         help="write report.html, report.md, its figures and record.json there, replacing earlier "
@@ -70,7 +71,7 @@ def _add_windows(parser: LineParser) -> None:
     """Add the options of long texts."""
     group = parser.add_argument_group("long texts")
     group.add_argument(
-        "--max-length",
+        "--max_length",
         type=int,
         metavar="N",
         help="tokens after which a text is cut, or of a window (512, or what the model reads)",
@@ -145,9 +146,7 @@ def _check_columns(options: Given) -> None:
     for name, file in (("text_columns", table), ("label_column", labelled)):
         given = getattr(options, name)
         if given is not None and not file:
-            raise ValueError(
-                f"{option_of(name)} {given}: only for {COLUMNS_OF[name]}; leave it out"
-            )
+            raise ValueError(f"--{name} {given}: only for {COLUMNS_OF[name]}; leave it out")
 
 
 def _check_count(name: str, value: int | None, options: Given) -> None:
@@ -157,18 +156,18 @@ def _check_count(name: str, value: int | None, options: Given) -> None:
     least = 2 if name == "max_length" else 1
     if value < least:
         why = ", because a single token attends only to itself" * (least == 2)
-        raise ValueError(f"{option_of(name)} {value}: expected at least {least}{why}")
+        raise ValueError(f"--{name} {value}: expected at least {least}{why}")
     if options.texts is None and name != "max_length":
-        raise ValueError(f"{option_of(name)} {value}: only for --texts; leave it out")
+        raise ValueError(f"--{name} {value}: only for --texts; leave it out")
 
 
 def add_model(parser: LineParser) -> None:
-    """Add MODEL and --trust-remote-code."""
+    """Add MODEL and --trust_remote_code."""
     parser.add_argument(
         "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
     )
     parser.add_argument(
-        "--trust-remote-code",
+        "--trust_remote_code",
         action="store_true",
         help="run Python code that comes with the model; read it first",
     )
@@ -190,14 +189,14 @@ def add_labels(group: Any) -> None:
     group.add_argument(
         "--task",
         help="a task of GLUE, a YAML file as in docs/glue.md, or a labelled .tsv, .csv, .json or "
-        ".jsonl file with --text-columns and --label-column; MODEL is a classifier for it, and its "
+        ".jsonl file with --text_columns and --label_column; MODEL is a classifier for it, and its "
         "(first) dev set is used, of a labelled file all rows; if MODEL was trained on it, give a "
         "file that it has not seen",
     )
 
 
 def add_files(parser: LineParser) -> None:
-    """Add --data_dir, --text-columns and --label-column."""
+    """Add --data_dir, --text_columns and --label_column."""
     parser.add_argument(
         "--data_dir",
         type=Path,
@@ -205,12 +204,12 @@ def add_files(parser: LineParser) -> None:
         help="of --task: the GLUE download (MRPC/dev.tsv); the hub by default",
     )
     parser.add_argument(
-        "--text-columns",
+        "--text_columns",
         metavar="NAME[,NAME]",
         help=f"the columns that hold the texts, for {COLUMNS_OF['text_columns']}",
     )
     parser.add_argument(
-        "--label-column",
+        "--label_column",
         metavar="NAME",
         help=f"the column that holds the labels or scores, for {COLUMNS_OF['label_column']}",
     )

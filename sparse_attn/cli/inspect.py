@@ -81,13 +81,13 @@ def add_to(commands: Any) -> None:
         "--force", action="store_true", help=f"overwrite an existing file, by default {PAGE}"
     )
     parser.add_argument(
-        "--max-tokens",
+        "--max_tokens",
         type=int,
         metavar="N",
         help=f"refuse longer texts, which make large pages ({MAX_TOKENS}, or 8,192 of a long text)",
     )
     parser.add_argument(
-        "--trust-remote-code",
+        "--trust_remote_code",
         action="store_true",
         help="run Python code that comes with the model; read it first",
     )
@@ -133,7 +133,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.max_tokens is None:
         options.max_tokens = MAX_LONG if options.is_long else MAX_TOKENS
     if options.max_tokens < 1:
-        raise ValueError(f"--max-tokens {options.max_tokens}: expected at least 1")
+        raise ValueError(f"--max_tokens {options.max_tokens}: expected at least 1")
     output: Path = options.output
     if output.suffix not in (".html", ".htm"):
         raise ValueError(f"--output {output}: expected a file name ending in .html")
@@ -154,7 +154,7 @@ def _check_long(options: argparse.Namespace) -> None:
     if len(options.mapping) > 1:
         raise ValueError("--mapping is given twice: expected one for a long text")
     if options.max_tokens is not None and options.max_tokens > MAX_LONG:
-        raise ValueError(f"--max-tokens {options.max_tokens}: a page shows at most {MAX_LONG}")
+        raise ValueError(f"--max_tokens {options.max_tokens}: a page shows at most {MAX_LONG}")
     if options.generate is not None and options.generate < 1:
         raise ValueError(f"--generate {options.generate}: expected at least 1")
     if options.file is not None:

@@ -169,8 +169,8 @@ def _encode(options: argparse.Namespace, config: Any, tokenizer: Any) -> dict[st
     if count > options.max_tokens:
         longer = "" if options.is_long else ", or give it as --file for a page of a long text"
         raise ValueError(
-            f"{name} has {count} tokens, but --max-tokens allows {options.max_tokens}; shorten it"
-            f"{', raise --max-tokens' * (not options.is_long)}{longer}"
+            f"{name} has {count} tokens, but --max_tokens allows {options.max_tokens}; shorten it"
+            f"{', raise --max_tokens' * (not options.is_long)}{longer}"
         )
     limit = longest(config, tokenizer)
     if count > limit:

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NoReturn
 
 from sparse_attn.cli.errors import refuse
@@ -44,6 +44,13 @@ def take_imports(words: Sequence[str], prog: str) -> list[str]:
     return parser.parse_known_args(words)[1]
 
 
+def with_underscores(word: str, known: Container[str]) -> str:
+    """Return an option as we spell it, `--max_length=9` for `--max-length=9`, if it is known."""
+    name, equals, value = word.partition("=")
+    option = f"--{name[2:].replace('-', '_')}"
+    return f"{option}{equals}{value}" if name[:2] == "--" and option in known else word
+
+
 class LineParser(argparse.ArgumentParser):
     """Parser with one-line errors that name the closest match, and no abbreviated options."""
 
@@ -55,10 +62,9 @@ class LineParser(argparse.ArgumentParser):
 
     def parse_all(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
         """Parse options and words in any order; without arguments those of the process."""
-        words = sys.argv[1:] if arguments is None else list(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
         # before argparse complains of a missing option that was misspelled
-        self.check_options(words)
-        options, rest = self.parse_known_intermixed_args(words)
+        options, rest = self.parse_known_intermixed_args(self.check_options(words))
         self.refuse_rest(rest)
         return options
 
@@ -69,15 +75,17 @@ class LineParser(argparse.ArgumentParser):
         if rest:
             self.error(f"{rest[0]}: one too many")
 
-    def check_options(self, words: Iterable[str]) -> None:
-        """Refuse an unknown option."""
+    def check_options(self, words: Iterable[str]) -> list[str]:
+        """Return the words with underscores in options; refuse an unknown option."""
         # private: argparse does not list its options
-        known = self._option_string_actions
-        for word in itertools.takewhile("--".__ne__, words):
-            option = word.partition("=")[0]
+        known, spelled = self._option_string_actions, list(words)
+        for place, word in enumerate(itertools.takewhile("--".__ne__, words)):
+            spelled[place] = with_underscores(word, known)
+            option = spelled[place].partition("=")[0]
             # argparse treats an argument with a space as a text
             if option.startswith("--") and option not in known and " " not in word:
                 self.refuse(option, known)
+        return spelled
 
     def refuse(self, word: str, known: Iterable[str], before: str = "") -> NoReturn:
         """Refuse an unknown word, with the nearest known one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from sparse_attn.cli.errors import refuse
@@ -22,9 +21,7 @@ PROGRAMS = {
 
 
 def command_of(module: str) -> str:
-    """Return what starts a program in the working directory, which may be outside the clone."""
-    if Path.cwd() == ROOT:
-        return f"python -m {module}"
+    """Return what starts a program in any working directory."""
     return f"sparse-attn {next(name for name, found in PROGRAMS.items() if found == module)}"
 
 

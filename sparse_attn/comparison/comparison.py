@@ -32,7 +32,7 @@ from sparse_attn.comparison.measure import (
     measure,
     sample,
 )
-from sparse_attn.comparison.options import Given, Options, option_of
+from sparse_attn.comparison.options import Given, Options
 from sparse_attn.comparison.reader import LONGEST, Reader, open_reader
 from sparse_attn.comparison.windows import cut_windows, hide_numbers
 from sparse_attn.hf.opening import check_vocabulary, quiet_transformers
@@ -107,7 +107,7 @@ def _windows(text: str, source: str, reader: Reader, options: Options) -> Data:
     if not windows:
         raise ValueError(
             f"--texts {options.texts}: has {len(ids)} tokens, fewer than a window of {length}; "
-            "give a longer text, or a smaller --max-length"
+            "give a longer text, or a smaller --max_length"
         )
     data = Data(windows, source, windows={"tokens": length, "stride": stride, "of": len(ids)})
     if options.needles is not None:
@@ -142,7 +142,7 @@ def command_of(options: Given, program: str, *left_out: str) -> str:
         default = None if field.default is MISSING else field.default
         if field.name in ("model", *left_out) or value in (default, False):
             continue
-        words += [option_of(field.name)]
+        words += [f"--{field.name}"]
         words += [] if value is True else [_shareable_path(str(value))]
     words += import_options(map(_shareable_path, imported()))
     return shlex.join(words)

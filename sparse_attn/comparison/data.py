@@ -99,7 +99,7 @@ def read_texts(path: Path, columns: Sequence[str] = ()) -> Data:
             _, first = next(read_rows(path, ()), ("", {}))
             columns = PAIR if first.keys() >= {*PAIR} and "text" not in first else ("text",)
         if len(columns) > 2:
-            raise ValueError(f"--text-columns {','.join(columns)}: expected one or two columns")
+            raise ValueError(f"--text_columns {','.join(columns)}: expected one or two columns")
         texts = [
             tuple(_text(row, where, column) for column in columns)
             for where, row in read_rows(path, columns)
@@ -152,7 +152,7 @@ def perplexity(counts: np.ndarray, nll: np.ndarray) -> float:
 def read_pairs(path: Path, columns: Sequence[str] = PAIR, label: str = "score") -> Data:
     """Read scored pairs, all first texts before all second ones; raises as `read_data`."""
     if len(columns) != 2:
-        raise ValueError(f"--text-columns {','.join(columns)}: expected two columns for --pairs")
+        raise ValueError(f"--text_columns {','.join(columns)}: expected two columns for --pairs")
     option = _checked("--pairs", path, PAIRS, SUFFIXES)
     firsts: list[tuple[str]] = []
     seconds: list[tuple[str]] = []

@@ -53,11 +53,6 @@ class Given:
         return path if path and path.suffix in SUFFIXES else None
 
 
-def option_of(name: str) -> str:
-    """Return the option of a field; data_dir is spelled as the options of glue."""
-    return f"--{name if name == 'data_dir' else name.replace('_', '-')}"
-
-
 @dataclass(frozen=True)
 class Options(Given):
     """Options of the command line. One of texts, pairs and task is given."""

@@ -296,7 +296,7 @@ def open_reader(
     alone = cls is AutoModel and getattr(config, "is_encoder_decoder", False)
     most = longest(config, tokenizer, model)
     if max_length is not None and max_length > most:
-        raise ValueError(f"--max-length {max_length}: {name} reads at most {most:.0f} tokens")
+        raise ValueError(f"--max_length {max_length}: {name} reads at most {most:.0f} tokens")
     return Reader(
         model,
         model.get_encoder() if alone else model,

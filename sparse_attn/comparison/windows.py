@@ -78,7 +78,7 @@ def hide_numbers(
     if count > len(windows):
         raise ValueError(
             f"--needles {count}: the text has {counted(len(windows), 'window')}; give a longer "
-            "text, or a smaller --max-length"
+            "text, or a smaller --max_length"
         )
     found = []
     # depths that rise with the windows would be confounded with them
@@ -98,7 +98,7 @@ def hide_numbers(
         added = len(needle) + len(question) + len(answer)
         if len(text) < 2 * added:
             raise ValueError(
-                f"--max-length {len(text) + len(first)}: needle and question alone take {added} "
+                f"--max_length {len(text) + len(first)}: needle and question alone take {added} "
                 "tokens; allow more"
             )
         text = text[: len(text) - added]

@@ -185,7 +185,7 @@ def _as_value_errors(path: str) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             raise ValueError(
                 f"{label} contains Python code, which is not run by default; read it, then "
-                "add --trust-remote-code if you trust it"
+                "add --trust_remote_code if you trust it"
             ) from None
         if isinstance(error, RecursionError):
             raise ValueError(f"{label}: its files are nested too deeply") from None

@@ -33,12 +33,12 @@ def given(*words: Any) -> Options:
 
 
 def test_texts_and_pairs(table: Path) -> None:
-    assert read_data(given("--texts", table, "--text-columns", "b")).inputs == [
+    assert read_data(given("--texts", table, "--text_columns", "b")).inputs == [
         (f"{text} b",) for text in TEXTS
     ]
-    both = read_data(given("--texts", table, "--text-columns", "a, b"))
+    both = read_data(given("--texts", table, "--text_columns", "a, b"))
     assert both.inputs == [(text, f"{text} b") for text in TEXTS]
-    columns = ["--text-columns", "a,b", "--label-column", "number"]
+    columns = ["--text_columns", "a,b", "--label_column", "number"]
     pairs = read_data(given("--pairs", table, *columns))
     assert pairs.inputs == [*((t,) for t in TEXTS), *((f"{t} b",) for t in TEXTS)]
     assert pairs.labels is not None
@@ -47,7 +47,7 @@ def test_texts_and_pairs(table: Path) -> None:
 
 
 def test_a_labelled_file_is_a_task(models: Models, table: Path) -> None:
-    columns = ["--text-columns", "a,b", "--label-column", "word"]
+    columns = ["--text_columns", "a,b", "--label_column", "word"]
     data = read_data(given("--task", table, *columns))
     assert data.source == f"{table.parent.name}/table.csv"
     assert data.inputs == [(text, f"{text} b") for text in TEXTS]
@@ -57,11 +57,11 @@ def test_a_labelled_file_is_a_task(models: Models, table: Path) -> None:
         models.classifier, "--task", table, *columns, "--mappings", "entmax:alpha=1.5"
     )
     assert record["metric"] == "accuracy"
-    assert "--text-columns a,b --label-column word" in record["command"]
+    assert "--text_columns a,b --label_column word" in record["command"]
 
 
 def test_a_file_may_lack_a_class(models: Models, table: Path, tmp_path: Path) -> None:
-    columns = ["--text-columns", "a,b", "--label-column", "word"]
+    columns = ["--text_columns", "a,b", "--label_column", "word"]
     labels: dict[str, Any] = {"id2label": {0: "1", 1: "none", 2: "0"}, "num_labels": 3}
     AutoModelForSequenceClassification.from_pretrained(
         models.classifier, ignore_mismatched_sizes=True, **labels

@@ -191,11 +191,11 @@ def test_the_command_tells_no_folder_of_this_machine(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     text_file(tmp_path, TEXTS[:3])
-    record = compared(models.encoder, "--texts", "../texts.txt", "--trust-remote-code", *ENTMAX)
+    record = compared(models.encoder, "--texts", "../texts.txt", "--trust_remote_code", *ENTMAX)
     end = "/".join(models.encoder.parts[-2:])
     assert record["command"] == (
         f"sparse-attn compare FOLDER/{end} --texts FOLDER/{tmp_path.name}/texts.txt "
-        "--trust-remote-code --mappings entmax:alpha=1.5"
+        "--trust_remote_code --mappings entmax:alpha=1.5"
     )
 
 

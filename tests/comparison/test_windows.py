@@ -54,7 +54,7 @@ def own_perplexity(folder: Path, path: Path, length: int, stride: int, **mapping
 
 @pytest.mark.parametrize("stride", [None, 5, 20])
 def test_perplexity(models: Models, long_text: Path, stride: int | None) -> None:
-    given = ["--max-length", 20, *(["--stride", stride] if stride else ["--windows", 99])]
+    given = ["--max_length", 20, *(["--stride", stride] if stride else ["--windows", 99])]
     record = compared(models.causal, "--texts", long_text, *given, "--mappings", "entmax:alpha=1.5")
     (row,) = record["mappings"]
     for found, mapping in (
@@ -70,7 +70,7 @@ def test_perplexity(models: Models, long_text: Path, stride: int | None) -> None
 
 def test_several_values_of_a_parameter(models: Models, long_text: Path) -> None:
     record = compared(
-        models.causal, "--texts", long_text, "--windows", 6, "--max-length", 30,
+        models.causal, "--texts", long_text, "--windows", 6, "--max_length", 30,
         "--mappings", "entmax:alpha=1.25/1.5,r-softmax:r=0.2/0.4,sparsemax",
     )  # fmt: skip
     names = [row["mapping"] for row in record["mappings"]]
@@ -90,7 +90,7 @@ def test_controls_of_long_windows_read_their_start(
 ) -> None:
     monkeypatch.setattr(comparison, "LONGEST", 16)
     given = ["--texts", long_text, "--windows", 7, "--mappings", "sparsemax,softmax:sink=0"]
-    record = compared(models.causal, *given, "--max-length", 40)
+    record = compared(models.causal, *given, "--max_length", 40)
     sparse, dense = record["mappings"]
     assert "random" not in dense
     assert record["controlled"] == 16
@@ -109,7 +109,7 @@ def test_needles(long_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    given = ["--texts", long_text, "--max-length", 200, "--needles", 6, "--mappings", "sparsemax"]
+    given = ["--texts", long_text, "--max_length", 200, "--needles", 6, "--mappings", "sparsemax"]
     record = compared(tmp_path / "model", *given)
     assert (record["metric"], record["softmax"], record["rows"]) == ("numbers found", 0, 6)
     assert any("hides a number" in note for note in notes(record))
@@ -188,16 +188,16 @@ def test_wrong_input(models: Models, long_text: Path, capsys: pytest.CaptureFixt
     causal, encoder = str(models.causal), str(models.encoder)
     rows = [
         ([causal, *texts, "--windows", "0"], "--windows 0: expected at least 1"),
-        ([causal, *texts, "--max-length", "1"], "1: expected at least 2, because a single token"),
+        ([causal, *texts, "--max_length", "1"], "1: expected at least 2, because a single token"),
         (
-            [causal, *texts, "--max-length", "20", "--stride", "21"],
+            [causal, *texts, "--max_length", "20", "--stride", "21"],
             "--stride 21: a window holds 20 tokens of the text, so .* give at most 20",
         ),
         ([causal, *texts, "--windows", "2", "--needles", "3"], "--windows 2: --needles 3 reads as"),
         ([causal, "--pairs", "a", "--windows", "2"], "--windows 2: only for --texts"),
-        ([causal, *texts, "--max-length", "65"], "--max-length 65: .* reads at most 64 tokens"),
+        ([causal, *texts, "--max_length", "65"], "--max_length 65: .* reads at most 64 tokens"),
         ([encoder, *texts, "--windows", "2"], "is no causal language model"),
-        ([causal, *texts, "--needles", "2", "--max-length", "9"], "--max-length 9: needle and"),
+        ([causal, *texts, "--needles", "2", "--max_length", "9"], "--max_length 9: needle and"),
     ]
     for words, says in rows:
         message = refusal(lambda w: cli.main(["compare", *w]), capsys, *words)

@@ -22,7 +22,7 @@ RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
         ("glue", f"{GLUE} --train.sede 1", "--train.sede: unknown; did you mean --train.seed?"),
         ("glue", f"{GLUE} --train.sede=1", "--train.sede: unknown; did you mean --train.seed?"),
         ("glue", f"{GLUE} --seed 1", "--seed: unknown; did you mean --train.seed?"),
-        ("glue", f"{GLUE} --zzz 1", "--zzz: unknown; see python -m glue train --help"),
+        ("glue", f"{GLUE} --zzz 1", "--zzz: unknown; see sparse-attn glue train --help"),
         ("glue", f"{GLUE} more", "unrecognized arguments: more"),
         ("glue", "trian --task RTE", "trian: unknown; did you mean train?"),
         ("glue", "zzz", "zzz: unknown; expected train, sweep, report, pack or check"),
@@ -156,12 +156,12 @@ def test_of_a_section_that_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFix
         (
             "train",
             "mrpc-fair",
-            "protocol: unknown; see --help (the file fits python -m glue sweep)",
+            "protocol: unknown; see --help (the file fits sparse-attn glue sweep)",
         ),
         (
             "sweep",
             "mrpc",
-            "task: unknown; did you mean tasks? (the file fits python -m glue train)",
+            "task: unknown; did you mean tasks? (the file fits sparse-attn glue train)",
         ),
     ],
 )

@@ -57,7 +57,9 @@ def test_the_next_command_works_where_it_is_printed(
     file = "configs/glue/table2.yaml"
     results = {"metrics": {}, "sparsity": {}, "predictions": {}}
     monkeypatch.chdir(ROOT)
-    assert summary(results, config)[-1].startswith(f"next: python -m glue sweep --config {file}, ")
+    assert summary(results, config)[-1].startswith(
+        f"next: sparse-attn glue sweep --config {file}, "
+    )
     monkeypatch.chdir(tmp_path)
     next_command = summary(results, config)[-1]
     assert next_command.startswith("next: sparse-attn glue sweep --config ../")

@@ -231,7 +231,7 @@ REFUSED = {
     "mapping": (["BERT", TEXT, "--mapping", "sparsmax"], "'sparsmax' is unknown; did you mean"),
     "three": (["BERT", TEXT, *["--mapping", "softmax"] * 3], "--mapping is given 3 times"),
     "same": (["BERT", TEXT, "--mapping", "softmax"], "both sides would be softmax"),
-    "max_tokens": (["BERT", "the " * 200], "TEXT has 202 tokens, but --max-tokens allows 128"),
+    "max_tokens": (["BERT", "the " * 200], "TEXT has 202 tokens, but --max_tokens allows 128"),
     "positions": (["BERT", "the " * 70], "the model reads at most 64"),
     "suffix": (["BERT", TEXT, "--output", "page.pdf"], "expected a file name ending in .html"),
     "folder": (["BERT", TEXT, "--output", "no/page.html"], "there is no folder no"),
@@ -318,7 +318,7 @@ class OwnModel(BertModel):
     )
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert "--trust-remote-code" in refused(capsys, folder, TEXT)
+    assert "--trust_remote_code" in refused(capsys, folder, TEXT)
     assert not ran.exists()
-    assert Page(inspected(folder, TEXT, "--trust-remote-code")).data["layers"]
+    assert Page(inspected(folder, TEXT, "--trust_remote_code")).data["layers"]
     assert ran.exists()

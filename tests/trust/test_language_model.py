@@ -26,7 +26,7 @@ def test_most_of_its_attention_can_be_zero(tmp_path: Path) -> None:
     """top-p-softmax keeps the perplexity, as many zeros at random do not."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(topics.values()), encoding="utf-8")
-    given = ["--texts", text, "--max-length", 256, "--windows", 6]
+    given = ["--texts", text, "--max_length", 256, "--windows", 6]
     record = compared(MODEL, *given, "--mappings", "top-p-softmax:p=0.95")
     (row,) = record["mappings"]
     assert 3 < record["softmax"] < 40

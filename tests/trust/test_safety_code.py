@@ -171,7 +171,7 @@ def test_the_inspect_command_runs_code_if_told_to(
     assert "is not run by default" in capsys.readouterr().err
     assert not ran.exists()
     with pytest.raises((SystemExit, AttributeError)):  # the code holds no class
-        sparse_attn.main([*command, "--trust-remote-code"])
+        sparse_attn.main([*command, "--trust_remote_code"])
     assert ran.exists()
     ran.rmdir()
 

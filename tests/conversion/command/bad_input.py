@@ -43,7 +43,7 @@ def patched() -> Any:
     return patch_model(BERT(), "sparsemax")
 
 
-TARGET = ("--target-zeros", "0.99")
+TARGET = ("--target_zeros", "0.99")
 CASES: list[tuple[str, Call, str]] = [
     ("texts", given(lines=TEXTS[:70]), "leaves 63 texts"),
     ("mapping", given(mapping="entmaxx"), "did you mean"),
@@ -51,7 +51,7 @@ CASES: list[tuple[str, Call, str]] = [
     ("target without a dial", given(*TARGET, mapping="sparsemax"), "^target_zeros: sparsemax"),
     ("target and value", given(*TARGET, mapping="entmax:alpha=1.5"), "alpha=1.5"),
     ("softmax", given(mapping="softmax"), "^mapping=softmax"),
-    ("max-length", given("--max-length", "1"), "^--max-length 1"),
+    ("max-length", given("--max_length", "1"), "^--max_length 1"),
     ("patched", given(make=patched), "MODEL=.* is patched already"),
     ("texts of another kind", given(*TASK, make=bert(CLASSIFIER)), "--texts .* single texts"),
 ]

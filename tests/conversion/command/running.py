@@ -10,8 +10,8 @@ from sparse_attn.conversion.stages import perform
 from tests.comparison.running import text_file, texts
 
 TEXTS = texts(90)
-QUICK = ["--steps", "8", "--batch-size", "8", "--learning-rate", "3e-3"]
-SPARSE = ["--mapping", "entmax", "--target-zeros", "0.6", *QUICK]
+QUICK = ["--steps", "8", "--batch_size", "8", "--learning_rate", "3e-3"]
+SPARSE = ["--mapping", "entmax", "--target_zeros", "0.6", *QUICK]
 
 
 def parse(words: list[str]) -> Options:

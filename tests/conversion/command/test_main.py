@@ -57,7 +57,7 @@ def test_it_prints_the_table_and_writes_the_page(
 @pytest.mark.parametrize(
     ("model", "arguments"),
     first(
-        ("causal", [*SPARSE, "--choose-layers"]),
+        ("causal", [*SPARSE, "--choose_layers"]),
         ("encoder", ["--mapping", "sparsemax", "--steps", "0"]),
         ("encoder", ["--mapping", "softmax:sink=0", *QUICK]),
         ("classifier", ["--mapping", "top-k-softmax:k=3", *QUICK]),
@@ -69,7 +69,7 @@ def test_pages(models: Models, tmp_path: Path, model: str, arguments: list[str])
     assert len(record["mappings"]) == 1 + healed
     page = make_page(record).markdown()
     assert ("| texts | 81 of " in page) == healed
-    assert ("| layers may keep softmax | yes |" in page) == ("--choose-layers" in arguments)
+    assert ("| layers may keep softmax | yes |" in page) == ("--choose_layers" in arguments)
 
 
 GIVEN = ["bert", "--mapping", "entmax", "--texts", "a", "--out", "b"]
@@ -80,9 +80,9 @@ GIVEN = ["bert", "--mapping", "entmax", "--texts", "a", "--out", "b"]
     [
         (GIVEN[:3] + GIVEN[5:], "the following arguments are required: --texts"),
         ([*GIVEN, "--steps", "-1"], "argument --steps: -1: expected 0 or more"),
-        ([*GIVEN, "--target-zeros", "90"], "--target-zeros: 90: expected a share between 0 and 1"),
+        ([*GIVEN, "--target_zeros", "90"], "--target_zeros: 90: expected a share between 0 and 1"),
         ([*GIVEN, "--pairs", "a", "--task", "b"], "--task: not allowed with argument --pairs"),
-        ([*GIVEN, "--choose-layers"], "--choose-layers: needs --target-zeros"),
+        ([*GIVEN, "--choose_layers"], "--choose_layers: needs --target_zeros"),
         ([*GIVEN[:-1], __file__], "is a file; name a folder"),
         (GIVEN, "--texts a: there is no such file"),
     ],
@@ -108,7 +108,7 @@ def test_two_processes_make_the_model_of_one(models: Models, tmp_path: Path) -> 
     one = converted(models.encoder, tmp_path / "one")
     words = [models.encoder, "--texts", tmp_path / "texts.txt", "--out", tmp_path / "two", *SPARSE]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    told = python(*launch, "-m", "sparse_attn", "convert", *words, "--batch-size", "4")
+    told = python(*launch, "-m", "sparse_attn", "convert", *words, "--batch_size", "4")
     assert told.count("report: ") == 1
     two = json.loads((tmp_path / "two/record.json").read_text())
     for ours, theirs in zip(two["mappings"], one["mappings"], strict=True):

@@ -155,8 +155,8 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     rows = [f"{text} {n},other {n},{n % 2}" for n, text in enumerate(texts(100))]
     table.write_text("\n".join(["a,b,word", *rows]))
-    words = ["model", "--mapping", "entmax", "--out", "out", "--text-columns", "a,b"]
-    words += ["--label-column", "word"]
+    words = ["model", "--mapping", "entmax", "--out", "out", "--text_columns", "a,b"]
+    words += ["--label_column", "word"]
     measured = tmp_path / "measured.csv"
     measured.write_text("\n".join(["a,b,word", *rows[:10]]))
     inputs = read_inputs(parse([*words, "--texts", str(table), "--task", str(measured)]))
@@ -181,10 +181,10 @@ def test_texts_are_measured_as_long_as_they_are_learned(
     words += ["--texts", str(text_file(tmp_path, texts(80)))]
     data = Data([], "")
     for length, limit in ((8, 16), (40, 40), (64, 64)):
-        options = parse([*words, "--max-length", str(length)])
+        options = parse([*words, "--max_length", str(length)])
         assert inputs.read_model(options, data).limit == limit
-    with pytest.raises(ValueError, match=r"--max-length 65: .* reads at most 64 tokens"):
-        inputs.read_model(parse([*words, "--max-length", "65"]), data)
+    with pytest.raises(ValueError, match=r"--max_length 65: .* reads at most 64 tokens"):
+        inputs.read_model(parse([*words, "--max_length", "65"]), data)
 
 
 def test_perplexity_of_a_causal_model(models: Models, tmp_path: Path) -> None:

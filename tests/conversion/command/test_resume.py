@@ -100,7 +100,7 @@ def test_a_finished_conversion_is_shown_again(
     ("changed", "says"),
     [
         (["--seed", "1"], r"\(seed: requested 1, found 0\)"),
-        (["--target-zeros", "0.5"], r"output_dir=.*\(target_zeros: requested 0.5, found 0.6\)"),
+        (["--target_zeros", "0.5"], r"output_dir=.*\(target_zeros: requested 0.5, found 0.6\)"),
         (["--task", "MRPC"], r"\(task: requested 'MRPC', found None\)"),
     ],
 )
@@ -118,7 +118,7 @@ def test_other_options_are_refused(
 def test_what_was_refused_leaves_the_folder_free(models: Models, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(ValueError, match="reaches 0"):
-        converted(models.encoder, out, *SPARSE, "--target-zeros", "0.99")
+        converted(models.encoder, out, *SPARSE, "--target_zeros", "0.99")
     assert converted(models.encoder, out)["recipe"]["target_zeros"] == 0.6
 
 

@@ -418,7 +418,7 @@ def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
         report(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
     write_sweep(tmp_path, make_config())
-    with pytest.raises(ValueError, match=f"{tmp_path}: no record.*python -m glue sweep"):
+    with pytest.raises(ValueError, match=f"{tmp_path}: no record.*sparse-attn glue sweep"):
         report(tmp_path)
     (tmp_path / "runs/cut.json").write_text("{")
     with pytest.raises(ValueError, match=r"not usable: cut\.json"):
