@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.timing import Race, Row
 from sparse_attn.reports.table import Table, markdown
-from sparse_attn.system.files import write_text
+from sparse_attn.system.files import make_folder, write_text
 
 PACKAGES = (
     *("torch", "triton", "transformers"),
@@ -105,7 +105,7 @@ class Record:
 
     def write(self) -> None:
         """Write JSON and Markdown atomically."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.file.parent)
         write_text(self.file, json.dumps(self.content, indent=1) + "\n")
         write_text(self.file.with_suffix(".md"), page(self.benchmark, self.content))
 

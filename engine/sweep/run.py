@@ -26,7 +26,7 @@ from engine.sweep.records import (
     read_records,
     write_record,
 )
-from sparse_attn.system.files import differences, is_free, read_json, write_json
+from sparse_attn.system.files import differences, is_free, make_folder, read_json, write_json
 from sparse_attn.system.imports import imported
 
 ATTEMPTS = 2
@@ -138,7 +138,7 @@ def claim_folder(folder: Path, content: dict[str, Any]) -> Iterator[None]:
     Raises:
         ValueError: another process holds the lock, or has claimed it for another sweep.
     """
-    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    make_folder(folder / FOLDER)
     with locked(folder, "output_dir"):
         check_folder(folder, content)
         modules = {IMPORTS: imported()} if imported() else {}

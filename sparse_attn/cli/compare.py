@@ -106,10 +106,10 @@ def run(given: argparse.Namespace) -> None:
         go_offline_if_unreachable(options)
         from sparse_attn.comparison.comparison import compare
         from sparse_attn.comparison.page import make_page, overview
-        from sparse_attn.system.files import write_json
+        from sparse_attn.system.files import make_folder, write_json
 
         if options.out is not None:  # fail before minutes of measuring if it is not writable
-            options.out.mkdir(parents=True, exist_ok=True)
+            make_folder(options.out)
         record = compare(options)
         print("\n".join(overview(record)))
         if options.out is not None:

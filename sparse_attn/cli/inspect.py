@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from sparse_attn.cli.compare import add_model
 from sparse_attn.cli.errors import input_errors, interruption
+from sparse_attn.system.hub import go_offline_if_unreachable, is_hub_id
 from sparse_attn.system.paths import unused
 
 EXAMPLES = """\
@@ -43,9 +45,7 @@ def add_to(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "model", metavar="MODEL", help="a folder, a hub id, or pkg://package/folder of a package"
-    )
+    add_model(parser)
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("text", metavar="TEXT", nargs="?", help="the text to look at, in quotes")
     text.add_argument(
@@ -86,11 +86,6 @@ def add_to(commands: Any) -> None:
         metavar="N",
         help=f"refuse longer texts, which make large pages ({MAX_TOKENS}, or 8,192 of a long text)",
     )
-    parser.add_argument(
-        "--trust_remote_code",
-        action="store_true",
-        help="run Python code that comes with the model; read it first",
-    )
     parser.set_defaults(run=run)
 
 
@@ -100,6 +95,8 @@ def run(options: argparse.Namespace) -> None:
         options.output = options.output or (Path(PAGE) if options.force else unused(Path(PAGE)))
         options.is_long = options.file is not None or options.generate is not None
         _check(options)
+        options.uses_hub = is_hub_id(options.model)
+        go_offline_if_unreachable(options)
         # imports Transformers, which --help must not wait for
         from sparse_attn.cli.inspect_run import look
         from sparse_attn.cli.inspect_text import look_at_text

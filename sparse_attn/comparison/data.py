@@ -102,7 +102,7 @@ def read_texts(path: Path, columns: Sequence[str] = ()) -> Data:
             raise ValueError(f"--text_columns {','.join(columns)}: expected one or two columns")
         texts = [
             tuple(_text(row, where, column) for column in columns)
-            for where, row in read_rows(path, columns)
+            for where, row in read_rows(path, columns, remedy="; name yours by --text_columns")
         ]
     if not texts:
         raise ValueError(f"{option}: holds no text; give one text a line")
@@ -157,7 +157,8 @@ def read_pairs(path: Path, columns: Sequence[str] = PAIR, label: str = "score") 
     firsts: list[tuple[str]] = []
     seconds: list[tuple[str]] = []
     scores = []
-    for where, row in read_rows(path, (*columns, label)):
+    remedy = "; name yours by --text_columns and --label_column"
+    for where, row in read_rows(path, (*columns, label), remedy=remedy):
         for texts, column in zip((firsts, seconds), columns, strict=True):
             texts.append((_text(row, where, column),))
         scores.append(number_of(row[label], where, label))

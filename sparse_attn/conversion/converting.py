@@ -29,7 +29,7 @@ from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.hf.patching import is_patched, patch_model, unpatch_model
 from sparse_attn.inspection.tokens import longest
 from sparse_attn.mappings import Mapping
-from sparse_attn.system.files import UnwrittenError, atomic_write, read_json, reason
+from sparse_attn.system.files import atomic_write, make_folder, read_json
 
 __all__ = ["Plan", "convert"]
 
@@ -270,10 +270,7 @@ def _read_plan(folder: Path, arguments: dict[str, Any]) -> Plan | None:
 
 
 def _write_plan(folder: Path, arguments: dict[str, Any], plan: Plan) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnwrittenError(reason(folder, error)) from error
+    make_folder(folder)
     with atomic_write(folder / PLAN) as draft:
         content = {"asked": arguments, "plan": plan.write()}
         draft.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -23,6 +23,7 @@ def read_rows(
     needed: Collection[str],
     header: Sequence[str] | None = None,
     otherwise: str = "",
+    remedy: str = "",
 ) -> Iterator[Row]:
     """Yield every row of a UTF-8 file; nothing is dropped or guessed.
 
@@ -34,27 +35,28 @@ def read_rows(
         needed: required columns, once each.
         header: column names of a table without a header line.
         otherwise: advice about broken rows, besides mending them.
+        remedy: advice about a missing column.
 
     Raises:
         ValueError: names the fault and its position; for broken rows of a table, after the last
             row.
     """
     if path.suffix in (".json", ".jsonl"):
-        yield from _objects(path, needed)
+        yield from _objects(path, needed, remedy)
     elif path.suffix in (".csv", ".tsv"):
         rows = _csv(path) if path.suffix == ".csv" else _tsv(path)
-        yield from _table(path, rows, needed, header, otherwise)
+        yield from _table(path, rows, needed, header, otherwise, remedy)
     else:
         raise ValueError(f"{path}: expected a file .tsv, .csv, .json or .jsonl")
 
 
-def require(columns: Collection[str], needed: Collection[str], where: str) -> None:
+def require(columns: Collection[str], needed: Collection[str], where: str, remedy: str) -> None:
     """Raise ValueError unless every needed column occurs exactly once."""
     for column in needed:
         if list(columns).count(column) != 1:
             found = "no" if column not in columns else "more than one"
             raise ValueError(
-                f"{where}: {found} column {column!r}; the columns are {', '.join(columns)}"
+                f"{where}: {found} column {column!r}; the columns are {', '.join(columns)}{remedy}"
             )
 
 
@@ -87,11 +89,11 @@ def number_of(value: Any, where: str, column: str) -> float:
     return number
 
 
-def _objects(path: Path, needed: Collection[str]) -> Iterator[Row]:
+def _objects(path: Path, needed: Collection[str], remedy: str) -> Iterator[Row]:
     for where, record in _json(path):
         if not isinstance(record, dict):
             raise ValueError(f"{where}: expected an object, got {type(record).__name__}")
-        require(record, needed, where)
+        require(record, needed, where, remedy)
         yield where, record
 
 
@@ -101,12 +103,13 @@ def _table(
     needed: Collection[str],
     header: Sequence[str] | None,
     otherwise: str,
+    remedy: str,
 ) -> Iterator[Row]:
     if header is None:
         header = next((cells for _, cells in rows), None)
         if header is None:
             return
-        require(header, needed, f"{path}, line 1")
+        require(header, needed, f"{path}, line 1", remedy)
     broken = []
     for number, cells in rows:
         if len(cells) == len(header):

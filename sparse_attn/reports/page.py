@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.table import Report, Table, markdown
-from sparse_attn.system.files import write_text
+from sparse_attn.system.files import make_folder, write_text
 
 __all__ = ["Block", "Bullets", "Heading", "Page", "Plot", "Report", "Status", "Table"]
 
@@ -72,7 +72,7 @@ class Page:
 
     def write(self, folder: Path) -> Report:
         """Write report.html, report.md with its figures, and the additional files."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for block in self.blocks:
             if isinstance(block, Plot):
                 canvas.save(block.figure, folder / f"{block.name}.png")

@@ -95,6 +95,20 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise UnwrittenError(reason(path, error)) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make an output folder and its parents.
+
+    Raises:
+        MissingFolderError: this path cannot be a folder.
+        UnwrittenError: the disk is full or read-only.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        kind = UnwrittenError if error.errno in _DISK else MissingFolderError
+        raise kind(reason(folder, error)) from error
+
+
 def _of_disk(error: BaseException | None) -> bool:
     """Whether a full or read-only disk caused an error, by its number or message."""
     while error is not None and not isinstance(error, UnwrittenError):

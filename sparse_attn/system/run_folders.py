@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sparse_attn.system.files import differences, is_free, read_json, write_json
+from sparse_attn.system.files import differences, is_free, make_folder, read_json, write_json
 
 CONFIG_FILE = "config.json"
 RESULTS_FILE = "results.json"
@@ -20,7 +20,7 @@ def claim_run_folder(folder: Path, content: dict[str, Any], resume: bool) -> Non
     """
     check_run_folder(folder, content, resume)
     if not resume:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_json(folder / CONFIG_FILE, content)
 
 

@@ -1,6 +1,7 @@
 """What cannot work raises, naming class and remedy, before the model is touched or at its call."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -258,6 +259,15 @@ def test_wrong_arguments_are_refused_and_change_nothing(arguments, error, messag
     after = repr(model), model.config.to_json_string(use_diff=False), list(model.state_dict())
     assert after == before
     assert model.config._attn_implementation == ("sdpa" if earlier is None else NAME)
+
+
+def test_what_holds_a_model_is_refused_with_its_place():
+    """Such as a pipeline or a Trainer."""
+    holder = SimpleNamespace(model=BERT.build())
+    with pytest.raises(TypeError, match=r"got SimpleNamespace; pass its \.model$"):
+        patch_model(holder, "sparsemax")
+    with pytest.raises(TypeError, match=r"got Linear$"):
+        patch_model(nn.Linear(1, 1), "sparsemax")
 
 
 @pytest.mark.parametrize("inside", [True, False])

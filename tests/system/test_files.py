@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sparse_attn.system.files import UnwrittenError, atomic_write
+from sparse_attn.system.files import (
+    MissingFolderError,
+    UnwrittenError,
+    atomic_write,
+    make_folder,
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -74,3 +79,13 @@ def test_permissions_stay(tmp_path: Path) -> None:
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UnwrittenError, match=r"there is no folder .*nowhere; create it first"):
         write(tmp_path / "nowhere/a.txt", "")
+
+
+@pytest.mark.parametrize("name", ["file/inner", "a" * 300])
+def test_a_folder_that_cannot_be_made(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MissingFolderError, match=r"could not be written \(.*; choose another path"):
+        make_folder(tmp_path / name)
+    make_folder(tmp_path / "a/b")
+    make_folder(tmp_path / "a/b")
+    assert (tmp_path / "a/b").is_dir()

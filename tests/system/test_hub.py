@@ -90,6 +90,18 @@ def test_which_configs_need_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_inspect_ends_at_once(closed: str, tmp_path: Path) -> None:
+    done = run(
+        "-m", "sparse_attn", "inspect", "runs/nowhere", "a", cwd=tmp_path,
+        env={"HF_HOME": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: MODEL='runs/nowhere': ")
+    assert "there is no folder of that name" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["model", "data"])
 def test_a_command_ends_at_once(missing: str, closed: str, tmp_path: Path) -> None:
     write_task(tmp_path / "glue", "RTE")
