@@ -56,14 +56,7 @@ def make_parser() -> LineParser:
     add = parser.add_argument
     add("benchmark", metavar="BENCHMARK", help="one of those below")
     out = Path("runs/benchmarks")
-    add(
-        "--out",
-        "--output_dir",
-        type=Path,
-        default=out,
-        metavar="FOLDER",
-        help="default: %(default)s",
-    )
+    add("--out", type=Path, default=out, metavar="FOLDER", help="default: %(default)s")
     add("--case", nargs="+", metavar="TEXT", help="only cases whose `group: name` has one of these")
     add("--skip", metavar="TEXT", help="leave out contestants whose name contains this")
     add("--device", choices=("cpu", "cuda"), help="default: cuda if available")

@@ -15,6 +15,7 @@ import yaml
 
 from sparse_attn.cli.parser import with_underscores
 from sparse_attn.evaluation.rows import read_text
+from sparse_attn.reports.text import listing
 
 # options without a config field
 BESIDE = ("config", "print_config", "help", "no_resume", "no_dry_run")
@@ -33,7 +34,7 @@ def explain(
     """
     name, *options = arguments or [""]
     if name not in commands:
-        expected = f"expected {_one_of(list(commands))}"
+        expected = f"expected {listing(list(commands), 'or')}"
         if not name or name.startswith("-"):
             return f"{expected}, and options; see {prog} --help"
         near = difflib.get_close_matches(name, commands, 1)
@@ -67,10 +68,6 @@ def own_error(message: str) -> str:
 
 def _suggest(names: Sequence[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{names[0]}?" if names and names[0] else ""
-
-
-def _one_of(words: Sequence[str], last: str = "or") -> str:
-    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _fields(config: type) -> dict[str, Any]:
@@ -185,7 +182,7 @@ def _missing(message: str, command: str, configs: tuple[type, ...]) -> str | Non
         return None
     before = f"{found[1]}." if found[1] else ""
     names = [before + name.removeprefix(f"{command}.") for name in found[2].split(", ")]
-    return f"{_one_of(names, 'and')}: missing"
+    return f"{listing(names)}: missing"
 
 
 def _wrong_value(message: str) -> str | None:
@@ -201,7 +198,7 @@ def _wrong_value(message: str) -> str | None:
     if types is None:
         expected = f"a YAML file, or the keys of this section, each as an option --{key}.KEY"
     elif types[1]:
-        expected = _one_of(_readable(types[1]).split(", "))
+        expected = listing(_readable(types[1]).split(", "), "or")
     else:
         expected = _readable(types[2])
     return f"{key}={value[1]}: expected {expected}"

@@ -1,13 +1,4 @@
-"""The GLUE pipeline.
-
-Run as:
-    sparse-attn glue train --config configs/glue/mrpc.yaml
-    sparse-attn glue train --config configs/glue/mrpc.yaml --mapping.params.r 0.2 --train.seed 1
-    sparse-attn glue sweep --config configs/glue/table2.yaml
-    sparse-attn glue report runs/table2
-    sparse-attn glue check --train_file pairs.csv --text_columns premise,hypothesis \\
-        --label_column verdict --mappings entmax:alpha=1.5
-"""
+"""The GLUE pipeline."""
 
 from __future__ import annotations
 
@@ -73,8 +64,8 @@ class Glue(Experiment[RunConfig, SweepConfig]):
 
     def prepare(self, config: RunConfig) -> Any:
         run = super().prepare(config)
-        if run.about and self.is_main_process:
-            print(run.about)
+        for line in run.about if self.is_main_process else ():
+            print(line)
         return run
 
     @property

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from glue.config import SAVED
-from glue.data import ROW
+from glue.data import CUT, ROW
 from sparse_attn.evaluation.labels import class_order
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.config import KEYS
@@ -40,7 +40,8 @@ def from_hub(model: str) -> Iterator[None]:
             raise
         reason = str(error).splitlines()[0]
         raise OSError(
-            f"model={model!r}: {reason} Without a network use a folder, or pkg://package/folder"
+            f"model={model!r}: there is no such folder. From the hub: {reason} "
+            "Without a network use a folder, or pkg://package/folder"
         ) from error
 
 
@@ -171,11 +172,16 @@ def check_length(
 def encode(
     data: datasets.DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> datasets.DatasetDict:
-    """Return token ids truncated to max_length; they are padded per batch later."""
+    """Return token ids truncated to max_length, and in column `cut` whether this cut the row.
+
+    They are padded per batch later.
+    """
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, Any]:
-        pair = [batch["text_b"]] if "text_b" in batch else []
-        return tokenizer(batch["text_a"], *pair, truncation=True, max_length=max_length)
+        columns = [batch[name] for name in texts]
+        whole = tokenizer(*columns, verbose=False)["input_ids"]  # without a warning of long ones
+        cut = {CUT: [len(ids) > max_length for ids in whole]}
+        return {**tokenizer(*columns, truncation=True, max_length=max_length), **cut}
 
     texts = [name for name in data["train"].column_names if name not in ("label", ROW)]
     return data.map(tokenize, batched=True, remove_columns=texts, desc="Tokenizing")

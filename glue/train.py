@@ -29,7 +29,7 @@ from transformers.utils.logging import disable_progress_bar
 from engine.config import ScheduleConfig
 from engine.sweep.plan import SweepPlan
 from glue.config import RunConfig, TrainConfig
-from glue.data import described, refuse_same_rows, subset
+from glue.data import CUT, cut_rows, described, refuse_same_rows, subset, worth
 from glue.model import check_length, encode, load_model, load_tokenizer
 from glue.scoring import compute_metrics
 from glue.sweep import SweepConfig
@@ -62,7 +62,7 @@ class Run:
     metrics: Callable[[EvalPrediction], dict[str, float]]
     schedule: SparsitySchedule | None
     versions: dict[str, str]
-    about: str | None  # what labelled files were taken for
+    about: list[str]  # lines on labelled files and on rows that are cut
 
     def perform(self, _: Path | None = None) -> dict[str, Any] | None:
         """Fine-tune, evaluate and save the model.
@@ -93,6 +93,7 @@ class Run:
         results = {
             "task": self.task.name,
             "rows": {split: len(self.data[split]) for split in self.data},
+            CUT: {split: sum(self.data[split][CUT]) for split in self.data},
             "mapping": config.mapping.name,
             "metrics": metrics,
             "main_metric": self.task.main_metric,
@@ -154,19 +155,21 @@ def assemble(config: RunConfig) -> Run:
     path = resolve_model(config.model)
     tokenizer = load_tokenizer(path)
     model = load_model(path, task, config.mapping.name, config.train.dtype)
-    check_length(config.train.max_length, model.config, tokenizer)
+    max_length = config.train.max_length
+    check_length(max_length, model.config, tokenizer)
     config.mapping.patch(model)
+    encoded = encode(data, tokenizer, max_length)
     return Run(
         config,
         task,
         model,
         tokenizer,
-        encode(data, tokenizer, config.train.max_length),
+        encoded,
         training_arguments(config),
         compute_metrics(task),
         schedule,
         versions(*PACKAGES),
-        described(task, rows) if config.files else None,
+        [*([described(task, rows)] if config.files else []), *cut_rows(encoded, max_length)],
     )
 
 
@@ -182,26 +185,27 @@ def chosen(config: RunConfig, data: DatasetDict) -> DatasetDict:
     return subset(data, config.train_rows, config.selection, config.limit)
 
 
-def load_data(config: RunConfig, task: Task) -> DatasetDict:
-    """Read the rows for training and evaluation; raise the errors of `assemble`."""
-    return chosen(config, read_data(config, task))
-
-
 def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
     """Raise, before the first run starts, any error that its mapping, data or model would raise.
 
-    Print what labelled files were taken for.
+    Print what labelled files were taken for, and what they can show.
     """
     warn_of_slow_bf16(sweep.train)
-    path = resolve_model(sweep.model)
+    path, max_length = resolve_model(sweep.model), sweep.train.max_length
+    tokenizer = load_tokenizer(path)
     for config in {task: runs[0].config for (task, _), runs in plan.first.items()}.values():
         task = config.task_of_run()
         data = read_data(config, task)
-        chosen(config, data)
+        picked = chosen(config, data)
+        model = load_model(path, task)
+        check_length(max_length, model.config, tokenizer)
         if config.files:
             print(described(task, data))
-        model = load_model(path, task)
-        check_length(sweep.train.max_length, model.config, load_tokenizer(path))
+            if config.selection and not task.regression:
+                rows = len(picked["selection"])
+                print(f"settings are chosen on {rows} of the training rows, {worth(rows)}")
+            for line in cut_rows(encode(data, tokenizer, max_length), max_length):
+                print(line)
     for (_, label), runs in plan.first.items():
         for run in runs:
             try:
@@ -230,7 +234,7 @@ def seconds(config: RunConfig, started: float) -> float | None:
         started: `time.perf_counter()` when this process began to import what a run needs.
     """
     train, task = config.train, config.task_of_run()
-    sizes = {split: len(rows) for split, rows in load_data(config, task).items()}
+    sizes = {split: len(rows) for split, rows in chosen(config, read_data(config, task)).items()}
     with TemporaryDirectory() as folder:
         short = replace(
             config,

@@ -1,10 +1,4 @@
-"""The softmax bottleneck on Dirichlet targets.
-
-Run as:
-    sparse-attn bottleneck train --output_dir runs/one --head mos --options.components 15
-    sparse-attn bottleneck sweep --config configs/bottleneck/small.yaml
-    sparse-attn bottleneck report runs/bottleneck/small
-"""
+"""The softmax bottleneck on Dirichlet targets."""
 
 from __future__ import annotations
 

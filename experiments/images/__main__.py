@@ -1,10 +1,4 @@
-"""MNIST and CIFAR with losses of the spherical family.
-
-Run as:
-    sparse-attn images train --config configs/images/mnist.yaml --loss.name taylor-softmax
-    sparse-attn images sweep --config configs/images/mnist-table1.yaml
-    sparse-attn images report runs/images/mnist-table1
-"""
+"""MNIST and CIFAR with losses of the spherical family."""
 
 from __future__ import annotations
 

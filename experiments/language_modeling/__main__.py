@@ -1,12 +1,4 @@
-"""Word and character language models with any output mapping.
-
-Run as:
-    sparse-attn language-modeling train --config configs/language_modeling/ptb-small.yaml
-    sparse-attn language-modeling train --config configs/language_modeling/ptb-awd.yaml \\
-        --config configs/language_modeling/heads/mos.yaml --output_dir runs/ptb-mos
-    sparse-attn language-modeling sweep --config configs/language_modeling/ptb-small-sweep.yaml
-    sparse-attn language-modeling report runs/language_modeling/ptb-small
-"""
+"""Word and character language models with any output mapping."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Length generalisation: recall in texts longer than in training.
-
-Run as:
-    sparse-attn length train --output_dir runs/one --attention.name scaled-entmax
-    sparse-attn length sweep --config configs/length/recall.yaml
-    sparse-attn length report runs/length/recall
-"""
+"""Length generalisation: recall in texts longer than in training."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Multi-label classification with every mapping as the output of a classifier.
-
-Run as:
-    sparse-attn multilabel train --output_dir runs/one --synthetic.classes 20
-    sparse-attn multilabel sweep --config configs/multilabel/synthetic.yaml
-    sparse-attn multilabel report runs/multilabel/synthetic
-"""
+"""Multi-label classification with every mapping as the output of a classifier."""
 
 from __future__ import annotations
 

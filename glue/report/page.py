@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from statistics import median
 from typing import Any
 
 from engine.config import ScheduleConfig
 from engine.sweep.results import ended
+from glue.data import CUT
 from glue.report import published
 from glue.report.notes import notes
 from glue.report.plots import make_plots
 from glue.report.runs import Sweep, first_split, results_of
-from glue.report.table import Row, Setting, labels, majority
+from glue.report.table import Row, Setting, chosen_by_chance, labels, majority
 from glue.sweep import BASELINE, CandidateConfig
 from sparse_attn.reports import text
 from sparse_attn.reports.bootstrap import expected_best
@@ -25,11 +27,19 @@ SELECTED_ON_DEV = (
     "p-values know nothing of this choice. Nothing here shows that a mapping helps; use protocol "
     "fair for that."
 )
+POWER = (
+    "The 95 % intervals are ±{} points in the median: a true difference of that size is seen about "
+    "half of the time, and a smaller one less often."
+)
+BY_CHANCE = (
+    "Settings chosen by chance, because at most one held-out row separates the best trial from "
+    "those of other settings, or none beats the most frequent class: {}."
+)
 
 
 def blocks(sweep: Sweep, rows: list[Row]) -> list[Block]:
     """Return the blocks of the report; `rows` come from `make_rows`."""
-    found: list[Block] = [_status(sweep), *_protocol(sweep), *_differences(rows)]
+    found: list[Block] = [_status(sweep), *_remarks(sweep, rows), *_differences(rows)]
     found.append(overview(sweep, rows))
     for task in sweep.tasks:
         of_task = [row for row in rows if row.task == task]
@@ -53,8 +63,16 @@ def _status(sweep: Sweep) -> Block:
     return Status(f"Incomplete. {line}") if there < sweep.expected else line
 
 
-def _protocol(sweep: Sweep) -> list[Block]:
-    return [] if sweep.fair else [Status(SELECTED_ON_DEV)]
+def _remarks(sweep: Sweep, rows: list[Row]) -> list[Block]:
+    """Return what to know before the numbers: how they were chosen, and what they can show."""
+    found = [] if sweep.fair else [SELECTED_ON_DEV]
+    pairs = (row.difference for row in rows if row.difference and row.difference.n > 1)
+    if halves := [pair.half for pair in pairs if pair.half > 0]:
+        found.append(POWER.format(text.score(median(halves))))
+    by_task = {task: chosen_by_chance(sweep, task) for task in sweep.tasks}
+    if told := [f"{task} ({', '.join(names)})" for task, names in by_task.items() if names]:
+        found.append(BY_CHANCE.format("; ".join(told)))
+    return [Status(line) for line in found]
 
 
 def _differences(rows: list[Row]) -> list[Plot]:
@@ -122,11 +140,13 @@ def _facts(sweep: Sweep, task: str) -> list[str]:
         if train["max_steps"] is None
         else f"{train['max_steps']} steps"
     )
-    constant = majority(sweep, task)
+    constant, rows = majority(sweep, task), results_of(record)["rows"]
+    cut = results_of(record).get(CUT, {})  # which older records lack
     return [
         f"Score: {sweep.metric(task)} x 100 on {split}, {len(labels(record)):,} rows.",
-        f"Training: {results_of(record)['rows']['train']:,} rows, {length}, batches of "
+        f"Training: {rows['train']:,} rows, {length}, batches of "
         f"{train['batch_size']}, at most {train['max_length']} tokens, {precision}.",
+        *(f"Cut to that: {n:,} of {rows[name]:,} rows of {name}." for name, n in cut.items() if n),
         *([f"Most frequent class: {text.score(constant)}."] if constant is not None else []),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -151,7 +152,7 @@ def _difference(sweep: Sweep, task: str, mapping: str) -> Difference | None:
 def _settings(scored: dict[int, Record]) -> tuple[Setting, ...]:
     found: list[Setting] = []
     for seed, record in scored.items():
-        rate, params = record.config["train"]["learning_rate"], record.config["mapping"]["params"]
+        rate, params = _setting(record)
         for place, setting in enumerate(found):
             if (setting.learning_rate, setting.params) == (rate, params):
                 found[place] = replace(setting, seeds=(*setting.seeds, seed))
@@ -159,6 +160,28 @@ def _settings(scored: dict[int, Record]) -> tuple[Setting, ...]:
         else:
             found.append(Setting(rate, params, (seed,)))
     return tuple(found)
+
+
+def _setting(record: Record) -> tuple[float, dict[str, Any]]:
+    return record.config["train"]["learning_rate"], record.config["mapping"]["params"]
+
+
+def chosen_by_chance(sweep: Sweep, task: str) -> list[str]:
+    """Return the mappings for which chance chose among the settings tried.
+
+    The best trial is at most one held-out row ahead of the other settings, or no better than the
+    most frequent class. Only for accuracy under the fair protocol.
+    """
+    found = []
+    for mapping in sweep.mappings if sweep.fair and sweep.metric(task) == "accuracy" else ():
+        trials = sorted(sweep.searched(task, mapping), key=lambda trial: -trial.score)
+        others = [trial for trial in trials if _setting(trial) != _setting(trials[0])]
+        if others:
+            rows = labels(trials[0])
+            best, next_best = (round(len(rows) * trial.score) for trial in (trials[0], others[0]))
+            if best - next_best <= 1 or best <= max(Counter(rows).values()):
+                found.append(mapping)
+    return found
 
 
 def _other_metrics(records: list[Record]) -> dict[str, float]:

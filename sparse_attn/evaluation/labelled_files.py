@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -38,18 +38,25 @@ def task_of_files(files: tuple[Path, ...], text: tuple[str, ...], label: str | N
 
     Raises:
         ValueError, FileNotFoundError: a file or a column is missing, a label is blank, or the
-            labels are too few or too many.
+            labels are too few, too many or too much alike.
     """
     for option, file in zip(("train_file", "validation_file"), files, strict=False):
         if not file.is_file():
             raise FileNotFoundError(f"{option}={file}: there is no such file")
     train = files[0]
+    _, first = next(read_rows(train, ()), ("", {}))
+    if not first:
+        raise ValueError(f"{train}: holds no rows")
     if not text or label is None:
         missing = "label_column" if text else "text_columns"
-        _, first = next(read_rows(train, ()), ("", {}))
         raise ValueError(f"{missing}: missing; the columns of {train} are {', '.join(first)}")
     words = _words(train, text, label)
     labels = None if _are_scores(words) else _in_order(words)
+    if labels and (alike := _alike(labels)):
+        raise ValueError(
+            f"label_column={label!r}: labels of {train} differ by case or spaces only: {alike}; "
+            "spell them alike. If they are classes of their own, list them in a YAML file"
+        )
     if labels is not None and not 2 <= len(labels) <= MOST_LABELS:
         raise ValueError(
             f"label_column={label!r}: {train} has {len(labels)} different labels, expected 2 to "
@@ -80,6 +87,14 @@ def _words(file: Path, text: tuple[str, ...], label: str) -> set[str]:
             raise ValueError(f"{where}: column {label!r} is blank; fill it in or delete the row")
         words.add(word)
     return words
+
+
+def _alike(labels: Sequence[str]) -> str:
+    """Name the labels that differ by case or spaces only, such as `'no', 'NO'; 'yes', 'yes '`."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(" ".join(label.split()).casefold(), []).append(repr(label))
+    return "; ".join(", ".join(group) for group in groups.values() if len(group) > 1)
 
 
 def _are_scores(words: Collection[str]) -> bool:

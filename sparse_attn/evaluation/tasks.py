@@ -185,16 +185,9 @@ TASKS: Mapping[str, Task] = {
 def get_task(name: str | Path) -> Task:
     """Return a GLUE task by name, in any case (`RTE`, `rte`, `sst2`), or a task from a YAML file.
 
-    The YAML file names the columns of your own CSV, TSV, JSON or JSON-lines files, which lie beside
-    it (or below data_dir):
-
-        text: [premise, hypothesis]        # one column or two
-        label: verdict
-        labels: [entails, contradicts]     # null for a regression
-        splits: {train: train.csv, dev: dev.csv}  # without dev a tenth of train is held out
-
-    and, where the defaults do not fit: name, metrics, main_metric, columns (for files without a
-    header).
+    The YAML file (docs/glue.md) describes your own files, which lie beside it or below data_dir. It
+    has the keys text, label, labels and splits, and where the defaults do not fit: name, metrics,
+    main_metric, columns (for files without a header).
     """
     if Path(name).suffix in (".yaml", ".yml"):
         return _read_task(Path(name))

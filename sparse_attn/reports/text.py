@@ -46,9 +46,9 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def listing(items: Sequence[str]) -> str:
+def listing(items: Sequence[str], last: str = "and") -> str:
     """List words as in "a, b and c"."""
-    return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
+    return f" {last} ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
 def counted(amount: int, noun: str) -> str:

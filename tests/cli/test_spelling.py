@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from benchmarks.__main__ import make_parser
 from sparse_attn.cli import parse
 from sparse_attn.cli.programs import PROGRAMS
 from tests.commands import refusal
@@ -21,8 +20,6 @@ def test_of_commands(sign: str) -> None:
     assert str(given.out) == "o-p"
     given = parse(["inspect", f"--max{sign}tokens", "3", "--", "m", "--max-tokens"])
     assert (given.max_tokens, given.text) == (3, "--max-tokens")
-    words = ["attention", f"--output{sign}dir", "o"]
-    assert str(make_parser().parse_all(words).out) == "o"
 
 
 @pytest.mark.parametrize("sign", ["-", "_"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from glue.config import RunConfig
 from glue.sweep import CandidateConfig
-from glue.train import load_data
+from glue.train import chosen, read_data
 from sparse_attn.evaluation.data import read_split
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from tests.bad_input import Wrong
@@ -62,7 +62,7 @@ def of_file(content: str = LABELLED, **changes: Any) -> Call:
         given = {"train_file": str(folder / "own.csv"), "text_columns": "text"}
         given |= {"label_column": "label", "model": "m", "output_dir": "o", **changes}
         config = RunConfig(**given)
-        return load_data(config, config.task_of_run())
+        return chosen(config, read_data(config, config.task_of_run()))
 
     return call
 
@@ -81,6 +81,14 @@ CASES: list[tuple[str, type[Exception], Call, str]] = [
     ("no text_columns", ValueError, of_file(text_columns=None), "text_columns: missing"),
     ("label_column", ValueError, of_file(label_column=None), "label_column: missing"),
     ("one label", ValueError, of_file("text,other,label\nx,y,a\n"), "1 different labels"),
+    ("no rows", ValueError, of_file("text,other,label\n"), "own.csv: holds no rows"),
+    ("no header", ValueError, of_file("", text_columns=None), "own.csv: holds no rows"),
+    (
+        "labels that are alike",
+        ValueError,
+        of_file("text,label\na,yes\nb,NO\nc,yes \nd,no\ne,YES\nf,maybe\n"),
+        "'NO', 'no'; 'YES', 'yes', 'yes '; spell them alike. .* YAML file",
+    ),
     ("few rows", ValueError, of_file(), "too few to hold out"),
     ("task and file", ValueError, of_file(task="RTE"), "task='RTE': not beside train_file"),
     ("data_dir and file", ValueError, of_file(data_dir="d"), "data_dir='d': not beside"),

@@ -89,9 +89,16 @@ def test_what_a_file_was_taken_for_is_said(tmp_path: Path) -> None:
         "a.csv: 40 rows, 2 rows of b.csv to evaluate on (2 with the texts of training rows, which "
         "makes scores too good), a regression, 0 to 4.875"
     )
-    file = label_file(tmp_path / "c.csv", ["x", "y"] * 5)
+    file = label_file(tmp_path / "c.csv", ["x", "y", "x", "NA"] * 10)
     task = task_of_files((file,), ("premise",), "verdict")
-    assert described(task, load_task(task)) == "c.csv: 10 rows, 1 held out, 2 labels: x, y"
+    assert described(task, load_task(task)) == (
+        "c.csv: 40 rows, 4 held out, one is 25.0 points, 3 labels: NA (10 rows), x (20 rows), y "
+        "(10 rows)"
+    )
+    other = label_file(tmp_path / "d.csv", ["x"] * 8)
+    task = task_of_files((file, other), ("premise",), "verdict")
+    assert "8 rows of d.csv to evaluate on" in described(task, load_task(task))
+    assert "one is 12.5 points, 3 labels: NA (10 rows)" in described(task, load_task(task))
 
 
 def test_texts_of_held_out_rows_that_are_learned_too_are_counted(tmp_path: Path) -> None:
@@ -258,14 +265,34 @@ def test_one_file_is_enough_to_train(
     folder = tmp_path / "run"
     main(["train", *command(pairs, tiny_model, "--output_dir", str(folder))])
     said = capsys.readouterr().out
-    assert f"pairs.csv: {ROWS} rows, {ROWS // 10} held out, 2 labels: no, yes\n" in said
+    about = "held out, one is 25.0 points, 2 labels: no (20 rows), yes (20 rows)\n"
+    assert f"pairs.csv: {ROWS} rows, {ROWS // 10} {about}" in said
+    assert "are cut" not in said
     assert f"pairs.csv, {ROWS // 10} held_out" in said
     results = json.loads((folder / "results.json").read_text())
     assert results["rows"] == {"train": ROWS - ROWS // 10, "held_out": ROWS // 10}
+    assert results["cut"] == {"train": 0, "held_out": 0}
     found = results["predictions"]["held_out"]
     assert found["labels"] == [row % 2 for row in found["rows"]]
     held_out = load_task(task_of_files((pairs,), ("premise", "hypothesis"), "verdict"))["held_out"]
     assert found["rows"] == held_out["row"][:]
+
+
+@pytest.mark.parametrize("longest", [5, 6, 7])
+def test_rows_that_are_cut_are_counted(
+    longest: int, pairs: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not those that just fit."""
+    rows = [f"{'a' * (n % 8 + 1)},{'xy'[n % 2]}" for n in range(ROWS)]  # a token a letter
+    pairs.write_text("\n".join(["premise,verdict", *rows]))
+    more = ["--output_dir", str(tmp_path / "run"), "--text_columns", "premise"]
+    run = prepared(["train", *command(pairs, tiny_model, *more, f"--train.max_length={longest}")])
+    cut = ROWS * (8 - (longest - 2)) // 8
+    line = f"{cut} of {ROWS} rows have more than {longest} tokens and are cut there; --train.max_le"
+    assert line in capsys.readouterr().out
+    assert sum(trained(run)["cut"].values()) == cut
+    for part in run.data.values():
+        assert max(map(len, part["input_ids"])) == longest
 
 
 def test_rows_held_out_of_a_file_name_their_places(
@@ -300,9 +327,12 @@ def test_a_check(
     main([*words, "--dry_run"])
     said = capsys.readouterr().out
     assert "runs: 12 of 12 are due" in said
+    assert "4 held out, one is 25.0 points" in said
+    assert "settings are chosen on 4 of the training rows, one is 25.0 points" in said
     assert not folder.exists()
     main(words)
     said = capsys.readouterr().out
+    assert "Settings chosen by chance" in said
     assert said.index("time: about ") < said.index("Scores of pairs.csv x 100")
     assert all(
         word in said

@@ -438,3 +438,57 @@ def test_a_folder_without_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not of a sweep of this experiment \(seeds=0"):
         report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_what_could_have_been_seen_is_said_first(tmp_path: Path) -> None:
+    fill(tmp_path, make_config(seeds=4))
+    shown = str(report(tmp_path))
+    line = read_csv(tmp_path)["RTE", "sharp"]
+    half = 100 * (float(line["high"]) - float(line["low"])) / 2
+    said = f"The 95 % intervals are ±{half:.2f} points in the median"
+    assert said in shown
+    html, plain = pages(tmp_path)
+    assert html.index(said) < html.index("<table")
+    assert plain.index(said) < plain.index("| Mapping")
+
+
+def test_one_pair_of_runs_could_not_show_a_difference_of_mappings(tmp_path: Path) -> None:
+    fill(tmp_path, make_config(seeds=1))
+    assert "in the median" not in str(report(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("rates", "right", "by_chance"),
+    [
+        (2, (121, 120), True),
+        (2, (120, 122), False),
+        (2, (80, 90), True),  # 90 of the labels are the same
+        (2, (80, 91), False),
+        (1, (120, 120), False),  # nothing to choose
+    ],
+)
+def test_settings_that_chance_chose_are_named(
+    rates: int, right: tuple[int, int], by_chance: bool, tmp_path: Path
+) -> None:
+    fill(tmp_path, make_config(learning_rates=[1e-4, 2e-5][:rates]), {"softmax": 0.9})
+    for index, count in enumerate(right):
+        predicted = np.where(np.arange(len(LABELS)) < count, LABELS, 1 - LABELS)
+        add(tmp_path, "sharp", "trial", index, predicted, LABELS, split="selection")
+        ahead = np.where(np.arange(len(LABELS)) < 140 - 9 * index, LABELS, 1 - LABELS)
+        add(tmp_path, "softmax", "trial", index, ahead, LABELS, split="selection")
+    shown = " ".join(str(report(tmp_path)).split())
+    assert ("frequent class: RTE (sharp)." in shown) == by_chance
+    assert ("Settings chosen by chance" in shown) == by_chance
+
+
+def test_rows_that_were_cut_are_counted(tmp_path: Path) -> None:
+    fill(tmp_path, make_config())
+    report(tmp_path)
+    assert "Cut to that" not in pages(tmp_path)[1]  # records before this was counted
+    for mapping in ("softmax", "sharp"):
+        for index in range(3):
+            guessed = guesses(LABELS, 0.8, index)
+            add(tmp_path, mapping, "final", index, guessed, LABELS, cut={"train": 12, "dev": 0})
+    report(tmp_path)
+    assert "- Cut to that: 12 of 1,000 rows of train." in pages(tmp_path)[1]
+    assert "rows of dev." not in pages(tmp_path)[1]
