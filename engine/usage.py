@@ -109,8 +109,8 @@ def spell_out(arguments: Sequence[str], configs: tuple[type, ...]) -> list[str]:
     with dashes get underscores.
     """
     keys = {".".join(key) for key in _keys(configs)}
-    known = {f"--{name}" for name in (*keys, *BESIDE)}
-    words, spelled = [with_underscores(word, known) for word in arguments], []
+    options = {f"--{name}" for name in (*keys, *BESIDE)}
+    words, spelled = [with_underscores(word, options) for word in arguments], []
     while words:
         word = words.pop(0)
         option, equals, value = word.partition("=")

@@ -96,7 +96,7 @@ def described(task: Task, data: datasets.DatasetDict) -> str:
     if shared := _shared(data, split):
         counts += f" ({shared} with the texts of training rows, which makes scores too good)"
     if task.labels is not None:
-        counts += f", {worth(evaluated)}"
+        counts += f", one is {100 / evaluated:.1f} points"
     labels = Counter(data["train"]["label"][:])
     if split == HELD_OUT:
         labels.update(data[split]["label"][:])
@@ -106,11 +106,6 @@ def described(task: Task, data: datasets.DatasetDict) -> str:
         named = (f"{label} ({counted(labels[i], 'row')})" for i, label in enumerate(task.labels))
         kind = f"{len(task.labels)} labels: {', '.join(named)}"
     return f"{task.name}: {counts}, {kind}"
-
-
-def worth(rows: int) -> str:
-    """Return how much one of these rows changes the accuracy."""
-    return f"one is {100 / rows:.1f} points"
 
 
 def cut_rows(data: datasets.DatasetDict, max_length: int) -> list[str]:

@@ -172,10 +172,7 @@ def check_length(
 def encode(
     data: datasets.DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> datasets.DatasetDict:
-    """Return token ids truncated to max_length, and in column `cut` whether this cut the row.
-
-    They are padded per batch later.
-    """
+    """Return token ids, padded per batch later; column `cut` marks rows cut to max_length."""
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, Any]:
         columns = [batch[name] for name in texts]

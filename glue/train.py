@@ -29,7 +29,7 @@ from transformers.utils.logging import disable_progress_bar
 from engine.config import ScheduleConfig
 from engine.sweep.plan import SweepPlan
 from glue.config import RunConfig, TrainConfig
-from glue.data import CUT, cut_rows, described, refuse_same_rows, subset, worth
+from glue.data import CUT, cut_rows, described, refuse_same_rows, subset
 from glue.model import check_length, encode, load_model, load_tokenizer
 from glue.scoring import compute_metrics
 from glue.sweep import SweepConfig
@@ -203,7 +203,7 @@ def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
             print(described(task, data))
             if config.selection and not task.regression:
                 rows = len(picked["selection"])
-                print(f"settings are chosen on {rows} of the training rows, {worth(rows)}")
+                print(f"trials are scored on {rows} training rows, one is {100 / rows:.1f} points")
             for line in cut_rows(encode(data, tokenizer, max_length), max_length):
                 print(line)
     for (_, label), runs in plan.first.items():

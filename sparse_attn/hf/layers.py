@@ -55,8 +55,8 @@ def root_of(model: nn.Module) -> PreTrainedModel:
         return inner
     models = [module for module in inner.modules() if isinstance(module, PreTrainedModel)]
     if not models:
-        inside = "; pass its .model" * isinstance(getattr(model, "model", None), nn.Module)
-        raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}{inside}")
+        remedy = "; pass its .model" * isinstance(getattr(model, "model", None), nn.Module)
+        raise TypeError(f"model: expected a Transformers model, got {type(model).__name__}{remedy}")
     root, inside = models[0], set(models[0].modules())
     if outside := [type(module).__name__ for module in models if module not in inside]:
         raise ValueError(

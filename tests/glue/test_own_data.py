@@ -328,7 +328,7 @@ def test_a_check(
     said = capsys.readouterr().out
     assert "runs: 12 of 12 are due" in said
     assert "4 held out, one is 25.0 points" in said
-    assert "settings are chosen on 4 of the training rows, one is 25.0 points" in said
+    assert "trials are scored on 4 training rows, one is 25.0 points" in said
     assert not folder.exists()
     main(words)
     said = capsys.readouterr().out
