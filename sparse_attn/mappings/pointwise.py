@@ -229,6 +229,7 @@ def normalized_relu(
     scores: Tensor, *, mask: Tensor | None = None, dim: int = -1, log: bool = False
 ) -> Tensor:
     """p_i = max(0, z_i) / sum_j max(0, z_j); uniform if no score is positive (0/0).
+
     Source: Kanai et al. 2018, table 1 (g: ReLU).
     Arguments, returns and errors as `softmax`.
     """
