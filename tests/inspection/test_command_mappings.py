@@ -133,7 +133,7 @@ def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) ->
         (["mappings", "r-softmx"], "'r-softmx' is unknown; did you mean r-softmax"),
         (["mappings", "--hlep"], "--hlep: unknown; did you mean --help?"),
         (["inspect", "m", "--maping=softmax"], "--maping: unknown; did you mean --mapping?"),
-        (["inspect", "--zzz"], "--zzz: unknown; expected one of -h, --help, --file, "),
+        (["inspect", "--zzz"], "--zzz: unknown; expected one of -h, --help, --"),
         # an abbreviation may come to mean another option
         (["inspect", "m", "t", "--out", "a.html"], "--out: unknown; did you mean --output?"),
         # a text is no option
