@@ -89,9 +89,8 @@ class FactoredSphericalHead(nn.Module):
         self.hidden, self.vocab, self.bias = hidden, vocab, bias
         self.objective, self.eps = objective, eps
         width = hidden + bias
-        self.matrix = FactoredMatrix(
-            torch.empty(vocab, width).uniform_(-(width**-0.5), width**-0.5)
-        )
+        start = torch.empty(vocab, width, dtype=torch.float32)
+        self.matrix = FactoredMatrix(start.uniform_(-(width**-0.5), width**-0.5))
         self._recorded: list[Batch] = []
         self._version = 0  # version of W when they were recorded
 

@@ -57,7 +57,7 @@ def _f1(predicted: Tensor, present: Tensor, dim: int | None) -> float:
     """F1 over all of [N, labels], or the mean of the F1 along `dim`."""
     hits = (predicted & present).sum(dim)
     total = predicted.sum(dim) + present.sum(dim)
-    return float((2 * hits / total.clamp(min=1)).mean())
+    return float((2 * hits.double() / total.clamp(min=1)).mean())
 
 
 def above(log_p: Tensor, threshold: float) -> Tensor:

@@ -163,7 +163,8 @@ def _formula(x: Tensor, valid: Tensor, xi: Tensor, free: bool) -> Tensor:
     alpha = torch.zeros_like(x[..., :1])
     if free:
         weight = curvature.detach().masked_fill(~valid, 0.0)
-        pull = (valid.sum(-1, keepdim=True) - 2) / 4 + (weight * x.detach()).sum(-1, keepdim=True)
+        count = valid.sum(-1, keepdim=True).to(x)
+        pull = (count - 2) / 4 + (weight * x.detach()).sum(-1, keepdim=True)
         alpha = pull / weight.sum(-1, keepdim=True)
     # log(1 + e^xi) - xi/2 - lambda xi^2 without its large terms, which cancel
     constant = F.softplus(-xi) + xi / 2 - xi * torch.tanh(xi / 2) / 4

@@ -153,7 +153,8 @@ class Mapping(nn.Module):
         weights = self.spec.weights(**self.options)
         self.weight_names = tuple(weights)
         for name, initial in weights.items():
-            self.register_parameter(name, nn.Parameter(initial))
+            # a user's may have the default dtype
+            self.register_parameter(name, nn.Parameter(initial.float()))
 
     def _learn(self, parameter: ParameterSpec, value: float | Sequence[float] | None) -> None:
         if value is None:

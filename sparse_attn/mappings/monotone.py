@@ -219,13 +219,13 @@ def monotone(
 
 def _plif_weights(knots: float) -> dict[str, Tensor]:
     """Initial slopes of 1: f(z) = z, so training starts from softmax."""
-    return {"raw_slopes": softplus_inverse(torch.ones(int(knots)))}
+    return {"raw_slopes": softplus_inverse(torch.ones(int(knots), dtype=torch.float32))}
 
 
 def _monotone_weights(units: float, bound: float) -> dict[str, Tensor]:
     """Initial overlapping steps, evenly spaced on [-T, T]: f(z) = z + const, up to a ripple."""
     width = 2 * bound / units
-    centers = torch.arange(int(units)) * width - bound + width / 2
+    centers = torch.arange(int(units), dtype=torch.float32) * width - bound + width / 2
     gain = torch.full_like(centers, width)
     slope = torch.full_like(centers, 1 / width)
     return {

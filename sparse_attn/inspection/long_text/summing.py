@@ -132,7 +132,7 @@ def sum_attention(
     root = root_of(model)
     modules = {layer.name: layer.module for layer in attention_layers(root)}
     with record_attention(model, weights="sparse", threshold=threshold) as record:
-        found = AttentionSum(record, torch.zeros(length, length))
+        found = AttentionSum(record, torch.zeros(length, length, dtype=torch.float32))
         sums, handles = [], []
         for number, name in enumerate(record.sparse):
             own = _Layer(found, name, number, wanted.get(number, []))
