@@ -135,7 +135,7 @@ def sparse_attention(
     collected = _are_collected_here()
     # the recomputation has no collector, and must run the same kernel
     in_graph = torch.compiler.is_compiling()
-    beside = collected and not in_graph and module.training and _is_recomputed()
+    beside = collected and not in_graph and module.training and is_recomputed(module)
     wants_weights = _wants_weights(mapping, kwargs) or (collected and not beside)
     ends = _boundaries(module, kwargs)
     causal = causal and query.shape[2] > 1
@@ -200,12 +200,12 @@ def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _is_recomputed() -> bool:
+def is_recomputed(module: nn.Module) -> bool:
     """Whether activation checkpointing may run this forward pass again.
 
     With reentrance it runs without gradients, otherwise under hooks for saved tensors.
     """
-    return not torch.is_grad_enabled() or has_hooks()
+    return has_hooks() or (module.training and not torch.is_grad_enabled())
 
 
 def _separate_weights(inputs: AttentionInputs) -> Tensor:

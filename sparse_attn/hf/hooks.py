@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from sparse_attn.hf.attention import NAME, REACHED
+from sparse_attn.hf.attention import NAME, REACHED, is_recomputed
 from sparse_attn.hf.layers import AttentionLayer, config_of
+from sparse_attn.mappings.changes import Changes
 
 
 class Flag:
@@ -28,6 +29,8 @@ class Flag:
         # input of the module, if its mapping depends on it; by thread, as several may call one
         # model, and weak, because recomputation in checkpointing stops before the call ends
         self.inputs: dict[int, Any] = {}
+        self.mappings = Changes()
+        self.is_recomputed = False  # whether a call may be computed again in backward
 
     def keep_input(self, given: Any) -> None:
         """Keep the input of a call until `drop_input`."""
@@ -76,7 +79,7 @@ def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: 
 def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
     """Add the hooks of attention modules."""
     for layer in layers:
-        layer.module.__dict__[REACHED] = Flag()
+        drop_hooks(layer.module, refuse_recomputation)
         keep_key(layer.module.register_forward_pre_hook(_check_dispatch, with_kwargs=True))
         keep_key(layer.module.register_forward_hook(_check_reached))
 
@@ -85,7 +88,10 @@ def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> Non
     """Remove the hooks and their flags."""
     for layer in layers:
         drop_hooks(layer.module, _check_dispatch, _check_reached)
-        layer.module.__dict__.pop(REACHED, None)
+        flag = layer.module.__dict__.pop(REACHED, None)
+        if flag is not None and flag.is_recomputed:
+            layer.module.__dict__[REACHED] = flag
+            keep_key(layer.module.register_forward_pre_hook(refuse_recomputation))
     drop_hooks(root, _ask_for_weights)
 
 
@@ -97,6 +103,7 @@ def asks_for_weights(root: PreTrainedModel) -> bool:
 
 def _check_dispatch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise if the attention implementation has been switched; keep the input if it is needed."""
+    refuse_recomputation(module)
     if getattr(getattr(module, NAME), "by_query", None) is not None:
         given = args[0] if args else kwargs.get("hidden_states")
         module.__dict__[REACHED].keep_input(given)
@@ -111,6 +118,30 @@ def _check_dispatch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         f"unpatch_model first, or model.set_attn_implementation({NAME!r}) to go back. Whisper's "
         "return_token_timestamps makes this change; it needs unpatch_model"
     )
+
+
+def set_mapping(module: nn.Module, mapping: nn.Module | None) -> None:
+    """Set the mapping of an attention module; None for softmax, of the model itself."""
+    before = getattr(module, NAME, None)
+    if mapping is not None:
+        setattr(module, NAME, mapping)
+    elif before is not None:
+        delattr(module, NAME)
+    # weak, because old mappings may be large
+    states = [None if m is None else weakref.ref(m) for m in (before, mapping)]
+    module.__dict__.setdefault(REACHED, Flag()).mappings.add(*states)
+
+
+def refuse_recomputation(module: nn.Module, args: Any = None) -> None:
+    """Forward pre-hook: raise in backward if the forward pass had another mapping, or softmax.
+
+    It stays after unpatching, if activation checkpointing may call the module again.
+    """
+    if torch.compiler.is_compiling():
+        return
+    flag = module.__dict__[REACHED]
+    flag.mappings.refuse_recomputation(type(module).__name__)
+    flag.is_recomputed |= is_recomputed(module)
 
 
 def _check_reached(module: nn.Module, args: Any, output: Any) -> None:

@@ -31,6 +31,7 @@ from sparse_attn.hf.hooks import (
     drop_hooks,
     keep_key,
     remove_hooks,
+    set_mapping,
 )
 from sparse_attn.hf.layers import (
     AttentionLayer,
@@ -124,11 +125,10 @@ def unpatch_model(model: ModelT) -> ModelT:
             remedy = "load it with sparse_attn.load_pretrained"
         raise ValueError(f"{type(root).__name__} is not patched; {remedy}")
     found = attention_layers(root)
+    for layer in found:
+        set_mapping(layer.module, None)
     remove_hooks(root, found)
     drop_hooks(root, _check_layers)
-    for layer in found:
-        if hasattr(layer.module, NAME):  # layers added after patch_model have none
-            delattr(layer.module, NAME)
     for config, implementation, weights in patch.kept.before:
         # private: configs have no public name for their attention implementation
         config._attn_implementation = implementation
@@ -281,9 +281,9 @@ def install(
     patch, new = patch_of(root, NAME), _without_mapping(found)
     for layer in found:
         if layer.name in mappings:
-            setattr(layer.module, NAME, mappings[layer.name])
+            set_mapping(layer.module, mappings[layer.name])
         elif layer in new:
-            setattr(layer.module, NAME, make_mapping(layer, "softmax"))
+            set_mapping(layer.module, make_mapping(layer, "softmax"))
     if patch is None:
         _switch_on(root, found)
         return

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inverse
 from sparse_attn.mappings.by_query import QueryScale
+from sparse_attn.mappings.changes import Changes
 from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, MIXED, SCALED, SINK, is_scaled
 from sparse_attn.mappings.plain import check_values
 from sparse_attn.mappings.registry import get_spec, parameters_of
@@ -61,6 +62,8 @@ class Mapping(nn.Module):
         **parameters: Any,
     ) -> None:
         super().__init__()
+        self.was_set = False
+        self._changes = Changes()
         self.by_query: QueryScale | None = None
         if not isinstance(learn, Iterable) or not all(isinstance(n, str) for n in [*learn]):
             raise TypeError(f"learn={learn!r}: expected the name of a parameter, or several names")
@@ -86,8 +89,7 @@ class Mapping(nn.Module):
             if parameter.name in self.learned:
                 self._learn(parameter, value)
             else:
-                self.set_value(parameter.name, value)
-        self.was_set = False
+                self._store(parameter.name, self._checked(parameter.name, value))
         self._check_unused(parameters)
         self._make_weights()
         check_values(self.spec, parameters)
@@ -204,22 +206,37 @@ class Mapping(nn.Module):
                 f"{name}={value}: not a fixed parameter of {self.name}, which has "
                 f"{', '.join(self.fixed) or 'none'}"
             )
+        checked = self._checked(name, value)
+        before = self._plain(self.fixed)
+        self._store(name, checked)
         self.was_set = True
+        if before != (after := self._plain(self.fixed)):
+            self._changes.add(before, after)
+
+    def _checked(self, name: str, value: Any) -> float | Tensor | None:
+        """Return a value in the range of the parameter: a number, or a tensor of several."""
         spec = self.spec.parameter(name)
         if value is None and spec.default is None:
-            self._set_number(name, None)
-            return
+            return None
         values = None if isinstance(value, float) else _numbers(name, value)
         if values is None or values.dim() == 0:
-            spec.check(cast(float, value))
-            self._set_number(name, float(cast(float, value)))
-            return
+            spec.check(value)
+            return float(value)
         for item in values.flatten().tolist():
             spec.check(item)
         if not spec.per_entry and values.shape != (self.num_heads,):
             raise ValueError(self._wrong_number(name, f"shape {tuple(values.shape)}"))
-        self.__dict__.pop(name, None)
-        self.register_buffer(name, values, persistent=False)
+        return values
+
+    def _store(self, name: str, value: float | Tensor | None) -> None:
+        """Keep a value: several numbers in a buffer, a single one beside."""
+        if isinstance(value, Tensor):
+            self.__dict__.pop(name, None)
+            self.register_buffer(name, value, persistent=False)
+            return
+        if isinstance(getattr(self, name, None), Tensor):
+            delattr(self, name)
+        setattr(self, name, value)
 
     def check_value(self, name: str, value: float) -> None:
         """Raise ValueError if the parameter `name` cannot have this value, beside the others."""
@@ -237,12 +254,6 @@ class Mapping(nn.Module):
             "default is then 1"
         )
 
-    def _set_number(self, name: str, value: float | None) -> None:
-        """Set a number, or None, in place of a buffer too."""
-        if isinstance(getattr(self, name, None), Tensor):
-            delattr(self, name)
-        setattr(self, name, value)
-
     def _wrong_number(self, name: str, got: object) -> str:
         if self.num_heads is None:
             remedy = 'for one a head set num_heads, which is per="head" in patch_model'
@@ -257,6 +268,8 @@ class Mapping(nn.Module):
         if name in self.learned:
             spec = self.spec.parameter(name)
             return into_range(spec, getattr(self, f"raw_{name}"))
+        if not torch.compiler.is_compiling():
+            self._changes.refuse_recomputation(f"{name} of {self.name}")
         return getattr(self, name)
 
     def read(self, name: str) -> Any:

@@ -22,8 +22,9 @@ ASKED = "_are_functorch_transforms_active _current_graph_task_id _len_torch_func
 DISPATCH = "_dispatch_key_parse _dispatch_keys _dispatch_tls_local_include_set"
 HAVE = [
     (torch, "_C _assert_async _dynamo _ops"),
-    (torch._C, f"_autograd {ASKED} {DISPATCH}"),
-    (torch._C._autograd, "_top_saved_tensors_default_hooks"),
+    (torch._C, f"_autograd _current_autograd_node {ASKED} {DISPATCH}"),
+    (torch._C._autograd, "_get_sequence_nr _top_saved_tensors_default_hooks"),
+    (torch.ones(1, requires_grad=True).sum().grad_fn, "_sequence_nr"),
     (torch.autograd, "_profiler_enabled"),
     (torch.cuda, "_sleep"),
     (torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),
