@@ -44,7 +44,7 @@ from sparse_attn.hf.layers import (
 from sparse_attn.hf.refusals import refuse, refuse_lost_parameters, refuse_sinks
 from sparse_attn.hf.wrapper_classes import update_holders
 from sparse_attn.mappings import Mapping, get_spec
-from sparse_attn.mappings.module import check_by_query
+from sparse_attn.mappings.module import check_by_query, refresh
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -224,7 +224,10 @@ def _check_layers(root: PreTrainedModel, args: Any) -> None:
     if torch.compiler.is_dynamo_compiling():
         return
     if (patch := patch_of(root, NAME)) is not None:
-        _layers_now(root, patch)
+        layers = _layers_now(root, patch)
+        # what writes to the buffers writes to all of them, as DDP does before each call
+        if any(mapping.changed_buffers() for mapping in mappings_of(layers[0])):
+            refresh(mapping for layer in layers for mapping in mappings_of(layer))
 
 
 def _select(

@@ -91,10 +91,10 @@ def _check_implementation(original: Any) -> Any:
                 "copy.deepcopy, and to build another one the config of a model that is not patched"
             )
         original(self, config, *args, **kwargs)
-        if _is_expected.get():
+        if described or _is_expected.get():
             # private: a model has no public list of weights that a load need not report
             ignored = self._keys_to_ignore_on_load_unexpected or ()
-            # `load_pretrained` reads the learned parameters itself
+            # `load_pretrained` reads the learned parameters itself; without it the model raises
             self._keys_to_ignore_on_load_unexpected = {*ignored, rf"\.{NAME}\."}
 
     return init

@@ -19,42 +19,42 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._states: deque[tuple[int, Any]] = deque(maxlen=KEPT)
+        self.states: deque[tuple[int, Any]] = deque(maxlen=KEPT)
+        self.is_of_copy = False  # whether the object is one, made in memory
         self._thread = 0
 
     def add(self, before: Any, after: Any) -> None:
         """Note a change of state."""
-        self._of_this_thread()
-        if not self._states:
-            self._states.append((0, before))
+        node = self._running()
+        if not self.states:
+            self.states.append((0, before))
         # private: torch has no public clock of its nodes
-        self._states.append((torch._C._autograd._get_sequence_nr(), after))
+        next_node = torch._C._autograd._get_sequence_nr
+        self.states.append((next_node() if node is None else node._sequence_nr() + 1, after))
 
     def refuse_recomputation(self, name: str) -> None:
         """Raise RuntimeError in backward if the forward pass had another state."""
-        if not self._states or torch.compiler.is_compiling():
+        if not self.states or torch.compiler.is_compiling():
             return
-        # private: torch cannot be asked publicly whether it runs backward
-        if torch._C._current_graph_task_id() == -1:
-            self._of_this_thread()
+        if (node := self._running()) is None:
             return
-        # private: nor for the node that is running
-        node = torch._C._current_autograd_node()
-        began = 0 if node is None else node._sequence_nr()
-        first, last = self._states[0][1], self._states[-1][1]
-        then = next((state for since, state in reversed(self._states) if since <= began), first)
-        if then != last:
+        began, first = node._sequence_nr(), self.states[0][1]
+        then = next((state for since, state in reversed(self.states) if since <= began), first)
+        if then != self.states[-1][1]:
             raise RuntimeError(
                 f"{name} was changed between the forward pass and backward, in which activation "
                 "checkpointing computes its layer again; call backward() before patch_model, "
                 "unpatch_model, set_value, the step of a schedule or the end of a patched() block"
             )
 
-    def _of_this_thread(self) -> None:
-        """Forget the changes in another thread."""
-        if self._thread != threading.get_ident():
-            self._states.clear()
+    def _running(self) -> Any:
+        """Return the node that runs backward; outside of it forget changes in another thread."""
+        # private: torch cannot be asked publicly for it
+        node = torch._C._current_autograd_node()
+        if node is None and self._thread != threading.get_ident():
+            self.states.clear()
             self._thread = threading.get_ident()
+        return node
 
     def __reduce__(self) -> tuple[type[Changes], tuple[()]]:
         return Changes, ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -24,13 +25,13 @@ MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untru
 class Mapping(nn.Module):
     """p = map(scores; parameters), as a module.
 
-    A fixed parameter is a Python float, which a schedule changes with `set_value` without
-    recompiling for each value; a sequence gives one value per head, in float64. A learned one is an
-    `nn.Parameter` named `raw_<name>`, mapped into its range by softplus or sigmoid. It stays in
-    float32 when the model is cast to half precision.
+    A fixed parameter is a persistent buffer of its name, so that averages and copies of a model
+    carry what a schedule has set with `set_value`; NaN stands for None. `value` returns it as a
+    Python float, with all digits that were given, or as a float64 tensor of one value per head. A
+    learned one is an `nn.Parameter` named `raw_<name>`, mapped into its range by softplus or
+    sigmoid. Casting the model to half precision rounds neither.
 
     Attributes:
-        was_set: whether `set_value` has been called, as a schedule does.
         by_query: the `QueryScale` of a mapping with `query_size`, else None.
 
     Args:
@@ -62,8 +63,10 @@ class Mapping(nn.Module):
         **parameters: Any,
     ) -> None:
         super().__init__()
-        self.was_set = False
+        self._is_scheduled = False
         self._changes = Changes()
+        self._numbers: dict[str, float] = {}  # single values with all their digits, but None
+        self._seen = _Seen()
         self.by_query: QueryScale | None = None
         if not isinstance(learn, Iterable) or not all(isinstance(n, str) for n in [*learn]):
             raise TypeError(f"learn={learn!r}: expected the name of a parameter, or several names")
@@ -123,9 +126,7 @@ class Mapping(nn.Module):
     def unused(self) -> list[str]:
         """Names of the parameters without effect, because another is given."""
         pairs = [(p.name, p.instead_of) for p in self.spec.parameters if p.instead_of is not None]
-        return [
-            n for n, other in pairs if other in self.learned or getattr(self, other) is not None
-        ]
+        return [n for n, other in pairs if other in self.learned or self.value(other) is not None]
 
     def _check_unused(self, parameters: dict[str, Any]) -> None:
         for p in self.spec.parameters:
@@ -187,6 +188,14 @@ class Mapping(nn.Module):
         return "layer" if self.num_heads is None else "head"
 
     @property
+    def was_set(self) -> bool:
+        """Whether fixed values may change: by a schedule, or in a copy, which may be an average.
+
+        A graph then reads the buffers, else the numbers are its constants.
+        """
+        return self._is_scheduled or self._changes.is_of_copy
+
+    @property
     def fixed(self) -> list[str]:
         """Names of the parameters that are not learned."""
         return [p.name for p in self.spec.parameters if p.name not in self.learned]
@@ -207,10 +216,10 @@ class Mapping(nn.Module):
                 f"{', '.join(self.fixed) or 'none'}"
             )
         checked = self._checked(name, value)
-        before = self._plain(self.fixed)
+        before = self._state()
         self._store(name, checked)
-        self.was_set = True
-        if before != (after := self._plain(self.fixed)):
+        self._is_scheduled = True
+        if before != (after := self._state()):
             self._changes.add(before, after)
 
     def _checked(self, name: str, value: Any) -> float | Tensor | None:
@@ -229,14 +238,37 @@ class Mapping(nn.Module):
         return values
 
     def _store(self, name: str, value: float | Tensor | None) -> None:
-        """Keep a value: several numbers in a buffer, a single one beside."""
-        if isinstance(value, Tensor):
-            self.__dict__.pop(name, None)
-            self.register_buffer(name, value, persistent=False)
+        """Write a value to its buffer, and a single one beside with all its digits."""
+        # private: nn.Module has no faster way to its buffers
+        held = self._buffers.get(name)
+        content = value if isinstance(value, Tensor) else _rounded(value)
+        with torch.inference_mode(False):  # whose tensors do not count their changes
+            if held is None or held.dim() or content.dim() or held.is_inference():
+                self.register_buffer(name, content.to("cpu" if held is None else held.device))
+            else:  # in place, because DDP and CUDA graphs hold it
+                held.copy_(content)
+        self._numbers.pop(name, None)
+        if not content.dim():
+            self._seen.note(name, self.get_buffer(name))
+        if isinstance(value, float):
+            self._numbers[name] = value
+
+    def _accept(self, name: str, found: float, dtype: torch.dtype) -> None:
+        """Take the number in a buffer, unless it is the present one after rounding."""
+        if repr(found) == repr(_rounded(self._numbers.get(name)).to(dtype).item()):
             return
-        if isinstance(getattr(self, name, None), Tensor):
-            delattr(self, name)
-        setattr(self, name, value)
+        short = float(f"{found:.7g}")  # 0.6 for float32's 0.6000000238
+        number = short if _rounded(short).item() == found else found
+        before = self._state()
+        self._numbers.pop(name, None)
+        if not math.isnan(found):
+            self._numbers[name] = number
+        self._is_scheduled = True
+        self._changes.add(before, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        own = self.named_buffers("", False)
+        return {n: b.tolist() for n, b in own if b.dim() and not b.is_meta} | self._numbers
 
     def check_value(self, name: str, value: float) -> None:
         """Raise ValueError if the parameter `name` cannot have this value, beside the others."""
@@ -263,25 +295,50 @@ class Mapping(nn.Module):
     def value(self, name: str) -> Any:
         """Return the value of `name`: a float, or a tensor [1] or [num_heads] with its graph.
 
-        None if each row derives it.
+        None if each row derives it. A tensor without dimensions in a graph whose value may change.
         """
         if name in self.learned:
-            spec = self.spec.parameter(name)
-            return into_range(spec, getattr(self, f"raw_{name}"))
-        if not torch.compiler.is_compiling():
-            self._changes.refuse_recomputation(f"{name} of {self.name}")
-        return getattr(self, name)
+            return self._learned_value(name)
+        buffer: Any = self._buffers[name]
+        if torch.compiler.is_compiling():
+            # a graph cannot see that a buffer has been written to
+            moves = buffer.dim() or (self.was_set and name in self._numbers)
+            return buffer if moves else self._numbers.get(name)
+        # not `holds`, because every call of attention comes here
+        seen = self._seen.get(name)
+        if seen is None or seen[0] is not buffer or seen[1] != buffer._version:
+            return self._read(name, buffer)
+        if self._changes.states:
+            self._changes.refuse_recomputation(self.name)
+        return self._numbers.get(name)
 
-    def read(self, name: str) -> Any:
-        """Return the value of `name` as `value`, even if it is offloaded."""
-        if name not in self.learned:
-            return getattr(self, name)
+    def _read(self, name: str, buffer: Tensor) -> Any:
+        """Return several values, or a single one whose buffer was written to."""
+        is_single = not buffer.dim() and not _is_transformed(buffer)
+        if is_single:
+            refresh([self])
+        self._changes.refuse_recomputation(self.name)
+        return self._numbers.get(name) if is_single else buffer
+
+    read = value
+
+    def changed_buffers(self) -> list[tuple[str, Tensor]]:
+        """Return the buffers of single values that were written to since they were read."""
+        if torch.compiler.is_compiling():
+            return []
+        own = self.named_buffers("", False)
+        new = [(n, b) for n, b in own if not (b.dim() or self._seen.holds(n, b))]
+        return [(name, b) for name, b in new if not b.is_meta and not _is_transformed(b)]
+
+    def _learned_value(self, name: str) -> Tensor:
+        raw: nn.Parameter = getattr(self, f"raw_{name}")
         # private: accelerate has no public way to its hooks
-        hook = getattr(self, "_hf_hook", None)
+        hook = self.__dict__.get("_hf_hook") if raw.is_meta else None
         if hook is None:
-            return self.value(name)
-        hook.pre_forward(self)
-        return hook.post_forward(self, self.value(name))
+            return into_range(self.spec.parameter(name), raw)
+        hook.pre_forward(self)  # it is offloaded
+        raw = getattr(self, f"raw_{name}")
+        return hook.post_forward(self, into_range(self.spec.parameter(name), raw))
 
     def forward(
         self,
@@ -411,7 +468,7 @@ class Mapping(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Move with the model but keep the precision: r = 0.15 would be 0.1504 in bfloat16.
 
-        Fixed values survive the meta device and `to_empty`, because they are not in a state dict.
+        Fixed values survive the meta device and `to_empty`, because a state dict may lack them.
         """
 
         def move(tensor: Tensor) -> Tensor:
@@ -423,8 +480,49 @@ class Mapping(nn.Module):
             widest = torch.float32 if moved.device.type == "mps" else tensor.dtype
             return tensor.to(moved.device, widest) if half or fixed else moved
 
-        # private: a model does not call the public `to` of its modules
-        return super()._apply(move, recurse)
+        with torch.inference_mode(False):
+            # private: a model does not call the public `to` of its modules
+            return super()._apply(move, recurse)
+
+    # private: a public hook would be pickled with the module
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name, buffer in self._buffers.items():  # a state of before they were in it
+            state.setdefault(prefix + name, buffer)
+        super()._load_from_state_dict(state, prefix, *args)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mapping:
+        twin = memo[id(self)] = Mapping.__new__(type(self))
+        twin.__setstate__(copy.deepcopy(vars(self), memo))
+        twin._changes.is_of_copy = True
+        return twin
+
+
+class _Seen(dict[str, tuple[Tensor, int]]):
+    """Buffers and their versions when their numbers were read. Copies and pickles have none."""
+
+    def note(self, name: str, buffer: Tensor) -> None:
+        if not buffer.is_inference():
+            self[name] = buffer, buffer._version
+
+    def holds(self, name: str, buffer: Tensor) -> bool:
+        """Whether the buffer is the one that was read, and has not been written to since."""
+        seen = self.get(name)
+        return seen is not None and seen[0] is buffer and seen[1] == buffer._version
+
+    def __reduce__(self) -> tuple[type[_Seen], tuple[()]]:
+        return _Seen, ()
+
+
+def refresh(mappings: Iterable[Mapping]) -> None:
+    """Read the numbers whose buffers were written to: all at once, as a GPU is waited for."""
+    stale = [(mapping, *one) for mapping in mappings for one in mapping.changed_buffers()]
+    if not stale:
+        return
+    device = stale[0][2].device
+    found = torch.stack([buffer.detach().to(device) for *_, buffer in stale]).tolist()
+    for (mapping, name, buffer), number in zip(stale, found, strict=True):
+        mapping._seen.note(name, buffer)
+        mapping._accept(name, number, buffer.dtype)
 
 
 def check_by_query(spec: MappingSpec, given: str) -> None:
@@ -437,6 +535,18 @@ def check_by_query(spec: MappingSpec, given: str) -> None:
         )
     if spec.weights is not None:
         raise ValueError(f"{given}: the learned function of {name} is shared by all heads")
+
+
+def _is_transformed(tensor: Tensor) -> bool:
+    """Whether the tensor is one of torch.func, such as one for each of several models."""
+    # private: torch.func cannot be asked publicly
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def _rounded(number: float | None) -> Tensor:
+    """Return a number as its buffer holds it; NaN for None."""
+    number = math.nan if number is None else number
+    return torch.tensor(number, dtype=torch.float32, device="cpu")
 
 
 def _shown(value: Any) -> str:

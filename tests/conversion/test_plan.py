@@ -158,9 +158,9 @@ def test_given_parameters_are_reached_exactly(
     plan.apply(copy)
     mapping = attention_layers(copy)[0].module.sparse_attn
     set_dials(copy, plan, 0.5)
-    assert mapping.r == pytest.approx(value / 2)
+    assert mapping.value("r") == pytest.approx(value / 2)
     set_dials(copy, plan, 1.0)
-    assert mapping.r == value
+    assert mapping.value("r") == value
 
 
 def test_a_value_beyond_the_dial_is_reached(model: PreTrainedModel, batches: list[Batch]) -> None:

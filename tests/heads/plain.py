@@ -64,11 +64,12 @@ def plif_curve(z: Tensor, mapping: Mapping) -> Tensor:
     """f(z) - f(-T) = sum_j s_j |part of [-T, z] in bin j|, the end bins open to infinity."""
     slopes = F.softplus(mapping.raw_slopes)  # [K]
     count = len(slopes)
-    left = torch.linspace(-mapping.bound, mapping.bound, count + 1, dtype=z.dtype)[:-1]
-    width = 2 * mapping.bound / count
+    bound = mapping.value("bound")
+    left = torch.linspace(-bound, bound, count + 1, dtype=z.dtype)[:-1]
+    width = 2 * bound / count
     inside = (z.unsqueeze(-1) - left).clamp(0, width)  # [..., K]
-    below = slopes[0] * (z + mapping.bound).clamp(max=0)
-    above = slopes[-1] * (z - mapping.bound).clamp(min=0)
+    below = slopes[0] * (z + bound).clamp(max=0)
+    above = slopes[-1] * (z - bound).clamp(min=0)
     return (inside * slopes).sum(-1) + below + above
 
 

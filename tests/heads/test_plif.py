@@ -30,7 +30,7 @@ def test_slope_gradients_beyond_the_bound():
     """Scores outside +-T pull on the end slopes."""
     problem = Problem(linear_head, BY_NAME["plif"])
     head, hidden, targets = problem.head(), 30 * random_hidden(6), random_targets(6)
-    assert (head.scores(hidden).abs() > head.mapping.bound).any()
+    assert (head.scores(hidden).abs() > head.mapping.value("bound")).any()
     inputs = (head.mapping.raw_slopes, head.weight)
     found = gradients(head.nll(hidden, targets, chunk=2), *inputs)
     assert_same(found, gradients(problem.loss(head, hidden, targets), *inputs))

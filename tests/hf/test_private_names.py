@@ -22,14 +22,14 @@ ASKED = "_are_functorch_transforms_active _current_graph_task_id _len_torch_func
 DISPATCH = "_dispatch_key_parse _dispatch_keys _dispatch_tls_local_include_set"
 HAVE = [
     (torch, "_C _assert_async _dynamo _ops"),
-    (torch._C, f"_autograd _current_autograd_node {ASKED} {DISPATCH}"),
+    (torch._C, f"_autograd _current_autograd_node _functorch {ASKED} {DISPATCH}"),
     (torch._C._autograd, "_get_sequence_nr _top_saved_tensors_default_hooks"),
     (torch.ones(1, requires_grad=True).sum().grad_fn, "_sequence_nr"),
     (torch.autograd, "_profiler_enabled"),
     (torch.cuda, "_sleep"),
     (torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),
     (nn.Module(), f"{HOOKS} _forward_pre_hooks_with_kwargs _forward_hooks_always_called"),
-    (nn.Module(), "_state_dict_pre_hooks _load_from_state_dict _apply"),
+    (nn.Module(), "_buffers _state_dict_pre_hooks _load_from_state_dict _apply"),
     (LlamaConfig(), "_attn_implementation _attn_implementation_internal _output_attentions"),
     (LlamaForCausalLM, "_can_set_attn_implementation _no_split_modules _get_resized_lm_head"),
     (LlamaForCausalLM, "_get_logits_processor"),

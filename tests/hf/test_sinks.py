@@ -247,7 +247,7 @@ def test_a_sink_for_a_block_and_by_schedule():
         schedule = SparsitySchedule("sink", -2.0, 2.0)
         for progress in (0.0, 1.0):
             schedule.apply(model, progress)
-            assert all(m.sink == schedule.value(progress) for m in mappings_of(model))
+            assert all(m.value("sink") == schedule.value(progress) for m in mappings_of(model))
     assert torch.equal(BERT.hidden(model), before)
 
 

@@ -80,13 +80,14 @@ def test_every_name_has_defaults(name):
 
 
 @setting
-def test_fixed_parameters_are_floats_and_no_state(name, argument, value):
+def test_fixed_parameters_are_floats_in_buffers(name, argument, value):
     module = Mapping(name)
     module.set_value(argument, value)
     for twin in (module, Mapping(name, **{argument: value})):
         assert type(twin.value(argument)) is float
-        assert getattr(twin, argument) == twin.value(argument) == value
-        assert not twin.state_dict()
+        assert twin.value(argument) == value
+        assert twin.get_buffer(argument).item() == pytest.approx(value)
+        assert twin.state_dict().keys() == {p.name for p in twin.spec.parameters}
         assert not list(twin.parameters())
         assert f"{argument}={value}" in repr(twin)
     scores = scores_of(4, 9)
@@ -106,7 +107,7 @@ def test_a_refused_value_changes_nothing():
 @learned
 def test_a_learned_parameter_starts_at_its_value(name, argument, value):
     module, scores = Mapping(name, learn=argument, **{argument: value}), scores_of(4, 9)
-    assert set(module.state_dict()) == {f"raw_{argument}"}
+    assert set(module.state_dict()) == {f"raw_{argument}", *module.fixed}
     raw = getattr(module, f"raw_{argument}")
     assert isinstance(raw, torch.nn.Parameter)
     assert raw.shape == (1,)
