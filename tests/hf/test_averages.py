@@ -99,7 +99,7 @@ def test_an_average_of_learned_and_fixed_values():
         mapping.set_value("sink", [1.1, 1.2, 1.3, 1.4])
     average.update_parameters(model)
     for sink in values(average, "sink"):
-        assert torch.allclose(sink, torch.tensor([0.6, 0.7, 0.8, 0.9]))
+        assert torch.allclose(sink, torch.tensor([0.6, 0.7, 0.8, 0.9], dtype=sink.dtype))
 
 
 @pytest.mark.slow
