@@ -127,6 +127,13 @@ def test_given_values_are_tried_too(prefix, values):
     assert Mapping(prefix + "near-max", **allowed)(random_scores(2, 5, 5)).isfinite().all()
 
 
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_a_mapping_can_be_made_where_nothing_is_differentiated(without):
+    with without():
+        register_mapping("near-max")(near_max)
+        assert Mapping("near-max", width=0.5).width == 0.5
+
+
 def test_the_mass_is_that_of_the_defaults():
     register_mapping("times")(lambda scores, by=1.0: by * scores.softmax(-1))
     assert Mapping("times", by=2.0)(random_scores(5)).sum() == pytest.approx(2)
