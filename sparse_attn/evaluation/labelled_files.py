@@ -55,7 +55,7 @@ def task_of_files(files: tuple[Path, ...], text: tuple[str, ...], label: str | N
     if labels and (alike := _alike(labels)):
         raise ValueError(
             f"label_column={label!r}: labels of {train} differ by case or spaces only: {alike}; "
-            "spell them alike. If they are classes of their own, list them in a YAML file"
+            "spell them alike, or list them in a YAML file for train, sweep or compare"
         )
     if labels is not None and not 2 <= len(labels) <= MOST_LABELS:
         raise ValueError(

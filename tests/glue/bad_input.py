@@ -87,7 +87,7 @@ CASES: list[tuple[str, type[Exception], Call, str]] = [
         "labels that are alike",
         ValueError,
         of_file("text,label\na,yes\nb,NO\nc,yes \nd,no\ne,YES\nf,maybe\n"),
-        "'NO', 'no'; 'YES', 'yes', 'yes '; spell them alike. .* YAML file",
+        "'NO', 'no'; 'YES', 'yes', 'yes '; .* YAML file for train, sweep or compare",
     ),
     ("few rows", ValueError, of_file(), "too few to hold out"),
     ("task and file", ValueError, of_file(task="RTE"), "task='RTE': not beside train_file"),
