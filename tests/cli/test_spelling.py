@@ -41,6 +41,8 @@ def test_of_sections_switches_and_labels(sign: str) -> None:
     assert (sweep.train.batch_size, sweep.learning_rates) == (4, [1e-5])
     assert sweep.tasks["SST-2"].epochs == 2
     assert resources.dry_run
+    given = ["train", "--task", "RTE", "--model", "m", f"--no{sign}resume"]
+    assert not EXPERIMENT.program.parse([*given, "--output_dir", "o"])[1][0].resume
 
 
 def test_errors_name_an_option_as_help_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from sparse_attn.mappings import get_spec
 
 from .backends import CPU, CUDA, REFERENCE, TRITON, Backend, each
 
-DECIMALS = [f"0.{i:02}" for i in range(1, 100)] + ["0.125", "0.333", "0.999"]
+DECIMALS = [f"0.{i:02}" for i in range(1, 100)] + ["0.125", "0.333", "0.999", "0.49999"]
 DIM = 64  # of queries and values, which Triton wants alike
 LENGTHS = [2, 3, 11, 26, 51, 101, 201, 301, 501, 1001]
 

@@ -5,8 +5,17 @@ import pickle
 
 import pytest
 import torch
+from transformers import BertConfig, BertModel
 
-from sparse_attn import Mapping, MappingSpec, losses, mapping_names, register_mapping
+from sparse_attn import (
+    Mapping,
+    MappingSpec,
+    SparsitySchedule,
+    losses,
+    mapping_names,
+    patch_model,
+    register_mapping,
+)
 from sparse_attn import functional as maps
 from sparse_attn.cli import main
 from sparse_attn.heads import AdaptiveHead, LinearHead, MultiLabelHead
@@ -15,6 +24,7 @@ from sparse_attn.losses.rows import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
 from sparse_attn.mappings.base import on_rows
 from sparse_attn.mappings.registry import module_of
+from tests.hf.families import BERT
 
 from .cases import assert_close, random_mask, random_scores
 
@@ -145,6 +155,9 @@ def test_the_ends_of_a_schedule_are_tried():
     with pytest.raises(ValueError, match="width=-1: mapping='near-max'"):
         head.set_parameter("width", 1.0, ends=(1.0, -1.0))
     head.set_parameter("width", 1.0, ends=(1.0, 0.5))
+    model = patch_model(BertModel(BertConfig(**BERT)), "near-max")
+    with pytest.raises(ValueError, match="width=-1: mapping='near-max'"):
+        SparsitySchedule("width", 1.0, -1.0).apply(model, 0.0)
 
 
 @pytest.mark.parametrize(("name", "function"), [("min-p", min_p), ("square", square)])
