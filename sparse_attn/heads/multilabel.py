@@ -157,7 +157,7 @@ class MultiLabelHead(nn.Module):
                 "such fixed parameter; choose another"
             )
         for end in ends:
-            self.mapping.check_value(name, end)
+            self.mapping.spec.parameter(name).check(end)
         self.mapping.set_value(name, value)
 
     def describe(self) -> dict[str, Any]:

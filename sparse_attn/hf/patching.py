@@ -192,7 +192,7 @@ def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[floa
         )
     for mapping in holders:
         for end in ends:
-            mapping.check_value(name, end)
+            mapping.spec.parameter(name).check(end)
     for mapping in holders:
         mapping.set_value(name, value)
     if patch is None:

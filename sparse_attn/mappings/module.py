@@ -16,7 +16,7 @@ from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inver
 from sparse_attn.mappings.by_query import QueryScale
 from sparse_attn.mappings.changes import Changes
 from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, MIXED, SCALED, SINK, is_scaled
-from sparse_attn.mappings.plain import check_values
+from sparse_attn.mappings.plain import try_values
 from sparse_attn.mappings.registry import get_spec, parameters_of
 
 MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untrusted config
@@ -95,7 +95,7 @@ class Mapping(nn.Module):
                 self._store(parameter.name, self._checked(parameter.name, value))
         self._check_unused(parameters)
         self._make_weights()
-        check_values(self.spec, parameters)
+        try_values(self.spec, parameters)
         if query_size is not None:
             self.by_query = QueryScale(cast(int, self.num_heads), query_size)
             self._check_offset(BETA.name, parameters[BETA.name])
@@ -269,11 +269,6 @@ class Mapping(nn.Module):
     def _state(self) -> dict[str, Any]:
         own = self.named_buffers("", False)
         return {n: b.tolist() for n, b in own if b.dim() and not b.is_meta} | self._numbers
-
-    def check_value(self, name: str, value: float) -> None:
-        """Raise ValueError if the parameter `name` cannot have this value, beside the others."""
-        self.spec.parameter(name).check(value)
-        check_values(self.spec, self._plain(self.fixed) | {name: value})
 
     def _check_offset(self, name: str, value: Any) -> None:
         """Raise for a beta at which the weights of the queries would have no gradient."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -52,25 +52,24 @@ def plain_spec(name: str, function: RowFunction, **facts: Any) -> MappingSpec:
     return replace(spec, **{**found, **facts})
 
 
-def check_values(spec: MappingSpec, values: dict[str, Any]) -> None:
-    """Raise ValueError if a plain function is no mapping with these values, for any head."""
+def try_values(spec: MappingSpec, values: dict[str, Any]) -> None:
+    """Raise ValueError if a plain function is not finite with these values, for any head."""
     row_map = getattr(spec.function, "keywords", {}).get("row_map")
     if inner := getattr(row_map, "keywords", {}).get("spec"):  # of a derived mapping
-        check_values(inner, values)
-    given = {p.name: values[p.name] for p in spec.parameters if p.name in values}
-    if given and getattr(row_map, "func", None) is _rows:
-        heads = (torch.as_tensor(v, device="cpu").double().flatten() for v in given.values())
-        for numbers in zip(*torch.broadcast_tensors(*heads), strict=True):
-            _check_numbers(spec, **dict(zip(given, map(float, numbers), strict=True)))
-
-
-@lru_cache
-def _check_numbers(spec: MappingSpec, /, **given: float) -> None:
-    try:
-        _checked(replace(spec, mass="free"), **given)  # `mass` is that of the defaults
-    except ValueError as error:
-        shown = ", ".join(f"{name}={value:g}" for name, value in given.items())
-        raise ValueError(f"{shown}: {error}; or give another value here") from None
+        try_values(inner, values)
+    given = [p.name for p in spec.parameters if p.name in values]
+    if not given or getattr(row_map, "func", None) is not _rows:
+        return
+    scores, mask = _random_rows()
+    heads = (torch.as_tensor(values[n], device="cpu").double().flatten() for n in given)
+    for numbers in zip(*torch.broadcast_tensors(*heads), strict=True):
+        of_head = dict(zip(given, map(float, numbers), strict=True))
+        if not spec.function(scores.detach(), mask=mask, **of_head).isfinite().all():
+            shown = ", ".join(f"{name}={value:g}" for name, value in of_head.items())
+            raise ValueError(
+                f"{shown}: mapping={spec.name!r} is not finite on small random rows; give another "
+                "value, or a range in its registration"
+            )
 
 
 def _parameter(argument: inspect.Parameter, given: ParameterSpec | None) -> ParameterSpec:
@@ -113,23 +112,22 @@ def _rows(
 
 
 @torch.inference_mode(False)  # which also switches gradients on
-def _checked(spec: MappingSpec, /, **given: float) -> dict[str, bool]:
+def _checked(spec: MappingSpec) -> dict[str, bool]:
     """Check a mapping on random rows; return whether they show zeros and translation invariance."""
     scores, mask = _random_rows()
     values = {
-        p.name: scores.new_full(scores.shape[:-1], given.get(p.name, p.default)).requires_grad_()
+        p.name: scores.new_full(scores.shape[:-1], p.default).requires_grad_()
         for p in spec.parameters
         if p.default is not None
     }
-    numbers = {name: value.detach()[0, 0] for name, value in values.items()}
     rows = zip(scores.detach().flatten(0, -2), mask.flatten(0, -2), strict=True)
     try:
         p = spec.function(scores, **values)
         masked = spec.function(scores, **values, mask=mask)
         with torch.no_grad():
             shifted = spec.function(scores + 3, **values)
-            many = spec.function(_random(1, 4096) * 3, **numbers)
-            alone = torch.cat([spec.function(row[few], **numbers) for row, few in rows])
+            many = spec.function(_random(1, 4096) * 3)
+            alone = torch.cat([spec.function(row[few]) for row, few in rows])
     except Exception as error:
         raise ValueError(
             f"mapping={spec.name!r}: {type(error).__name__}: {error}; expected a function of rows "
@@ -143,7 +141,7 @@ def _checked(spec: MappingSpec, /, **given: float) -> dict[str, bool]:
     _refuse(spec, p, masked[mask], alone)
     total = p.square().sum() + masked.square().sum()
     slopes = torch.autograd.grad(total, (scores, *values.values()), allow_unused=True)
-    if not given and not all(slope is None or slope.isfinite().all() for slope in slopes):
+    if not all(slope is None or slope.isfinite().all() for slope in slopes):
         raise ValueError(
             f"mapping={spec.name!r}: has a gradient that is not finite, such as that of a root at "
             "0, or of a masked score of -inf; avoid it, or add an argument `valid`, with which "

@@ -5,15 +5,12 @@ import pickle
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
 
 from sparse_attn import (
     Mapping,
     MappingSpec,
-    SparsitySchedule,
     losses,
     mapping_names,
-    patch_model,
     register_mapping,
 )
 from sparse_attn import functional as maps
@@ -24,7 +21,6 @@ from sparse_attn.losses.rows import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
 from sparse_attn.mappings.base import on_rows
 from sparse_attn.mappings.registry import module_of
-from tests.hf.families import BERT
 
 from .cases import assert_close, random_mask, random_scores
 
@@ -131,7 +127,7 @@ def near_max(scores, width=1.0):
 def test_given_values_are_tried_too(prefix, values):
     """Its range is (-inf, inf), but the function is no mapping for all of it."""
     register_mapping("near-max")(near_max)
-    with pytest.raises(ValueError, match=r"width=(-1|0): mapping='near-max': is not finite"):
+    with pytest.raises(ValueError, match=r"width=(-1|0): mapping='near-max' is not finite"):
         Mapping(prefix + "near-max", **values)
     allowed = {**values, "width": [0.5, 2.0] if "num_heads" in values else 0.5}
     assert Mapping(prefix + "near-max", **allowed)(random_scores(2, 5, 5)).isfinite().all()
@@ -141,23 +137,12 @@ def test_given_values_are_tried_too(prefix, values):
 def test_a_mapping_can_be_made_where_nothing_is_differentiated(without):
     with without():
         register_mapping("near-max")(near_max)
-        assert Mapping("near-max", width=0.5).width == 0.5
+        assert Mapping("near-max", width=0.5).value("width") == 0.5
 
 
 def test_the_mass_is_that_of_the_defaults():
     register_mapping("times")(lambda scores, by=1.0: by * scores.softmax(-1))
     assert Mapping("times", by=2.0)(random_scores(5)).sum() == pytest.approx(2)
-
-
-def test_the_ends_of_a_schedule_are_tried():
-    register_mapping("near-max", losses={"squares": scaled_loss})(near_max)
-    head = MultiLabelHead(4, 3, Mapping("near-max"))
-    with pytest.raises(ValueError, match="width=-1: mapping='near-max'"):
-        head.set_parameter("width", 1.0, ends=(1.0, -1.0))
-    head.set_parameter("width", 1.0, ends=(1.0, 0.5))
-    model = patch_model(BertModel(BertConfig(**BERT)), "near-max")
-    with pytest.raises(ValueError, match="width=-1: mapping='near-max'"):
-        SparsitySchedule("width", 1.0, -1.0).apply(model, 0.0)
 
 
 @pytest.mark.parametrize(("name", "function"), [("min-p", min_p), ("square", square)])
