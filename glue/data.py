@@ -81,7 +81,8 @@ def refuse_same_rows(data: datasets.DatasetDict, task: Task) -> None:
 def described(task: Task, data: datasets.DatasetDict) -> str:
     """Return what labelled files were taken for.
 
-    Such as `a.csv: 90 rows, 9 held out, one is 11.1 points, 2 labels: no (40 rows), yes (50 rows)`.
+    Such as `a.csv: 90 rows, 9 held out, one row is 11.1 points, 2 labels: no (40 rows), yes (50
+    rows)`.
 
     Args:
         task: a task of labelled files.
@@ -96,7 +97,7 @@ def described(task: Task, data: datasets.DatasetDict) -> str:
     if shared := _shared(data, split):
         counts += f" ({shared} with the texts of training rows, which makes scores too good)"
     if task.labels is not None:
-        counts += f", one is {100 / evaluated:.1f} points"
+        counts += f", one row is {100 / evaluated:.1f} points"
     labels = Counter(data["train"]["label"][:])
     if split == HELD_OUT:
         labels.update(data[split]["label"][:])

@@ -203,7 +203,8 @@ def check_sweep(sweep: SweepConfig, plan: SweepPlan) -> None:
             print(described(task, data))
             if config.selection and not task.regression:
                 rows = len(picked["selection"])
-                print(f"trials are scored on {rows} training rows, one is {100 / rows:.1f} points")
+                worth = f"one row is {100 / rows:.1f} points"
+                print(f"trials are scored on {rows} training rows, {worth}")
             for line in cut_rows(encode(data, tokenizer, max_length), max_length):
                 print(line)
     for (_, label), runs in plan.first.items():

@@ -92,13 +92,13 @@ def test_what_a_file_was_taken_for_is_said(tmp_path: Path) -> None:
     file = label_file(tmp_path / "c.csv", ["x", "y", "x", "NA"] * 10)
     task = task_of_files((file,), ("premise",), "verdict")
     assert described(task, load_task(task)) == (
-        "c.csv: 40 rows, 4 held out, one is 25.0 points, 3 labels: NA (10 rows), x (20 rows), y "
-        "(10 rows)"
+        "c.csv: 40 rows, 4 held out, one row is 25.0 points, 3 labels: NA (10 rows), x (20 "
+        "rows), y (10 rows)"
     )
     other = label_file(tmp_path / "d.csv", ["x"] * 8)
     task = task_of_files((file, other), ("premise",), "verdict")
     assert "8 rows of d.csv to evaluate on" in described(task, load_task(task))
-    assert "one is 12.5 points, 3 labels: NA (10 rows)" in described(task, load_task(task))
+    assert "one row is 12.5 points, 3 labels: NA (10 rows)" in described(task, load_task(task))
 
 
 def test_texts_of_held_out_rows_that_are_learned_too_are_counted(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_one_file_is_enough_to_train(
     folder = tmp_path / "run"
     main(["train", *command(pairs, tiny_model, "--output_dir", str(folder))])
     said = capsys.readouterr().out
-    about = "held out, one is 25.0 points, 2 labels: no (20 rows), yes (20 rows)\n"
+    about = "held out, one row is 25.0 points, 2 labels: no (20 rows), yes (20 rows)\n"
     assert f"pairs.csv: {ROWS} rows, {ROWS // 10} {about}" in said
     assert "are cut" not in said
     assert f"pairs.csv, {ROWS // 10} held_out" in said
@@ -324,11 +324,14 @@ def test_a_check(
     folder = tmp_path / "check"
     more = ["--mappings", "entmax:alpha=1.5", "--output_dir", str(folder)]
     words = ["check", *command(pairs, tiny_model, *more)]
+    main([*words, "--dry_run", "--train.max_length=5"])
+    assert f"{ROWS} of {ROWS} rows have more than 5 tokens and are cut" in capsys.readouterr().out
     main([*words, "--dry_run"])
     said = capsys.readouterr().out
     assert "runs: 12 of 12 are due" in said
-    assert "4 held out, one is 25.0 points" in said
-    assert "trials are scored on 4 training rows, one is 25.0 points" in said
+    assert "4 held out, one row is 25.0 points" in said
+    assert "trials are scored on 4 training rows, one row is 25.0 points" in said
+    assert "are cut" not in said
     assert not folder.exists()
     main(words)
     said = capsys.readouterr().out
