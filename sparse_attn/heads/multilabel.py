@@ -249,20 +249,6 @@ class MultiLabelHead(nn.Module):
         """W h + b in at least float32: (..., hidden) to (..., labels). Errors as `forward`."""
         return _linear(hidden, self.weight, self.bias)
 
-    def count_scores(self, hidden: Tensor) -> Tensor:
-        """Return scores of 0 to n labels: (..., hidden) to (..., labels + 1), whose argmax is k.
-
-        Raises:
-            ValueError: the head does not predict a number of labels; others as `forward`.
-        """
-        prediction = self._prediction(hidden)
-        if prediction is None or self.predicted != R.name:
-            raise ValueError(
-                f"{self.mapping.name} with sparsity={self.sparsity!r} does not predict the number "
-                "of labels; use r-softmax with sparsity='predicted'"
-            )
-        return prediction
-
     def _prediction(self, hidden: Tensor) -> Tensor | None:
         """Return scores of 0 to n labels, (..., labels + 1), or t before the softplus, (..., 1)."""
         if self.predictor is None:

@@ -20,7 +20,6 @@ class Changes:
 
     def __init__(self) -> None:
         self.states: deque[tuple[int, Any]] = deque(maxlen=KEPT)
-        self.is_of_copy = False  # whether the object is one, made in memory
         self._thread = 0
 
     def add(self, before: Any, after: Any) -> None:

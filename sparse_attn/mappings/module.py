@@ -32,6 +32,8 @@ class Mapping(nn.Module):
     sigmoid. Casting the model to half precision rounds neither.
 
     Attributes:
+        was_set: whether fixed values may change, as a schedule or an average changes them. A graph
+            then reads the buffers, else the numbers are its constants.
         by_query: the `QueryScale` of a mapping with `query_size`, else None.
 
     Args:
@@ -63,7 +65,7 @@ class Mapping(nn.Module):
         **parameters: Any,
     ) -> None:
         super().__init__()
-        self._is_scheduled = False
+        self.was_set = False
         self._changes = Changes()
         self._numbers: dict[str, float] = {}  # single values with all their digits, but None
         self._seen = _Seen()
@@ -188,14 +190,6 @@ class Mapping(nn.Module):
         return "layer" if self.num_heads is None else "head"
 
     @property
-    def was_set(self) -> bool:
-        """Whether fixed values may change: by a schedule, or in a copy, which may be an average.
-
-        A graph then reads the buffers, else the numbers are its constants.
-        """
-        return self._is_scheduled or self._changes.is_of_copy
-
-    @property
     def fixed(self) -> list[str]:
         """Names of the parameters that are not learned."""
         return [p.name for p in self.spec.parameters if p.name not in self.learned]
@@ -218,7 +212,7 @@ class Mapping(nn.Module):
         checked = self._checked(name, value)
         before = self._state()
         self._store(name, checked)
-        self._is_scheduled = True
+        self.was_set = True
         if before != (after := self._state()):
             self._changes.add(before, after)
 
@@ -263,7 +257,7 @@ class Mapping(nn.Module):
         self._numbers.pop(name, None)
         if not math.isnan(found):
             self._numbers[name] = number
-        self._is_scheduled = True
+        self.was_set = True
         self._changes.add(before, self._state())
 
     def _state(self) -> dict[str, Any]:
@@ -367,7 +361,7 @@ class Mapping(nn.Module):
     def factor_of_queries(self, x: Tensor, n: Tensor) -> Tensor:
         """Return the factor of queries with inputs x (B, Q, query_size) and n keys, (B, H, Q)."""
         assert self.by_query is not None
-        return self.by_query(x, n, *(self.read(p.name) for p in (DELTA, BETA, GAMMA)))
+        return self.by_query(x, n, *(self.value(p.name) for p in (DELTA, BETA, GAMMA)))
 
     @property
     def has_sink(self) -> bool:
@@ -419,7 +413,7 @@ class Mapping(nn.Module):
         return {**self._plain(names), **self.options}
 
     def _plain(self, names: Iterable[str]) -> dict[str, Any]:
-        values = {name: self.read(name) for name in names}
+        values = {name: self.value(name) for name in names}
         return {n: v.tolist() if isinstance(v, Tensor) else v for n, v in values.items()}
 
     def describe(self) -> dict[str, Any]:
@@ -488,7 +482,7 @@ class Mapping(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Mapping:
         twin = memo[id(self)] = Mapping.__new__(type(self))
         twin.__setstate__(copy.deepcopy(vars(self), memo))
-        twin._changes.is_of_copy = True
+        twin.was_set = True  # it may be an average
         return twin
 
 

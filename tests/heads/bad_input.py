@@ -210,8 +210,6 @@ MULTILABEL = [
     wrong("decide on probabilities",
           lambda: MultiLabelHead(HIDDEN, LABELS, "sparsemax").decide(torch.full((2, 3), 1 / 3)),
           r"log_p: expected logarithms of probabilities, at most 0, got 0\.33"),
-    wrong("count_scores", lambda: MultiLabelHead(HIDDEN, LABELS).count_scores(rows(2)),
-          "does not predict the number of labels; use r-softmax with spars"),
     searched("candidates: expected at least one number", candidates=()),
     searched(r"candidates=1\.0: expected a number in \[0, 1\)", candidates=(0.1, 1.0)),
     searched("average='weighted': expected one of micro, macro, samples", average="weighted"),
