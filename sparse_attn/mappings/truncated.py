@@ -56,14 +56,19 @@ def top_k_softmax(
     return on_rows(_top_k_rows, scores, k, mask=mask, dim=dim, log=log, checks=(K,))
 
 
+def _shares(rows: Tensor, valid: Tensor) -> Tensor:
+    return rows.detach().masked_fill(~valid, -INF).softmax(-1)
+
+
 def _top_p_rows(rows: Tensor, valid: Tensor, p: Tensor, *, log: bool) -> Tensor:
-    """Keep scores not below the last one that the mass p needs."""
-    ordered = rows.detach().masked_fill(~valid, -INF).sort(-1).values
-    # a score is needed while the shares from it down exceed 1 - p: the sum over small shares is
+    """Keep shares not below the last one that the mass p needs."""
+    shares = _shares(rows, valid)
+    ordered = shares.sort(-1).values
+    # a share is needed while the shares from it down exceed 1 - p: the sum over small shares is
     # exact for p near 1
-    needed = (ordered.softmax(-1).cumsum(-1) > 1 - p) | (p >= 1)
+    needed = (ordered.cumsum(-1) > 1 - p) | (p >= 1)
     last = (~needed).sum(-1, keepdim=True).clamp(max=rows.shape[-1] - 1)
-    return softmax_where((rows >= ordered.gather(-1, last)) & valid, rows, log)
+    return softmax_where((shares >= ordered.gather(-1, last)) & valid, rows, log)
 
 
 def top_p_softmax(
@@ -84,8 +89,8 @@ def top_p_softmax(
 
 
 def _threshold_rows(rows: Tensor, valid: Tensor, lam: Tensor, *, log: bool) -> Tensor:
-    scores = rows.detach().masked_fill(~valid, -INF)
-    keep = (scores.softmax(-1) >= lam) | (scores == scores.amax(-1, keepdim=True))
+    shares = _shares(rows, valid)
+    keep = (shares >= lam) | (shares == shares.amax(-1, keepdim=True))
     return softmax_where(keep & valid, rows, log)
 
 

@@ -62,11 +62,10 @@ def test_the_ends(row):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_scores_whose_shares_round_to_the_same_are_no_ties(dtype):
+def test_scores_whose_shares_round_to_the_same_are_tied(dtype):
     row = torch.tensor([0.0, torch.finfo(dtype).eps / 128, -1.0], dtype=dtype)
     for mapping, end in ((maps.top_p_softmax, 0.0), (maps.threshold_softmax, 1.0)):
-        assert mapping(row, end).tolist() == [0, 1, 0]
-    assert maps.top_p_softmax(row[:2], 0.5).tolist() == [0, 1]
+        assert mapping(row, end).tolist() == [0.5, 0.5, 0]
 
 
 @given(row=grid_rows(), t=grid(0, 8))
