@@ -241,11 +241,17 @@ class Mapping(nn.Module):
                 self.register_buffer(name, content.to("cpu" if held is None else held.device))
             else:  # in place, because DDP and CUDA graphs hold it
                 held.copy_(content)
-        self._numbers.pop(name, None)
         if not content.dim():
             self._seen.note(name, self.get_buffer(name))
-        if isinstance(value, float):
-            self._numbers[name] = value
+        self._keep(name, value if isinstance(value, float) else None)
+
+    def _keep(self, name: str, number: float | None) -> None:
+        """Keep the number of a single value; None for several and for None."""
+        self._numbers.pop(name, None)
+        if number is not None:
+            self._numbers[name] = number
+        # beside, because a graph of PyTorch 2.11 is of all values of a dict that it looks into
+        self._numbered = tuple(self._numbers)
 
     def _accept(self, name: str, found: float, dtype: torch.dtype) -> None:
         """Take the number in a buffer, unless it is the present one after rounding."""
@@ -254,9 +260,7 @@ class Mapping(nn.Module):
         short = float(f"{found:.7g}")  # 0.6 for float32's 0.6000000238
         number = short if _rounded(short).item() == found else found
         before = self._state()
-        self._numbers.pop(name, None)
-        if not math.isnan(found):
-            self._numbers[name] = number
+        self._keep(name, None if math.isnan(found) else number)
         self.was_set = True
         self._changes.add(before, self._state())
 
@@ -291,7 +295,7 @@ class Mapping(nn.Module):
         buffer: Any = self._buffers[name]
         if torch.compiler.is_compiling():
             # a graph cannot see that a buffer has been written to
-            moves = buffer.dim() or (self.was_set and name in self._numbers)
+            moves = buffer.dim() or (self.was_set and name in self._numbered)
             return buffer if moves else self._numbers.get(name)
         # not `holds`, because every call of attention comes here
         seen = self._seen.get(name)
