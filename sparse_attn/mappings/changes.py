@@ -20,6 +20,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.states: deque[tuple[int, Any]] = deque(maxlen=KEPT)
+        self.is_of_copy = False  # not pickled: a copy has the fingerprint of the original
         self._thread = 0
 
     def add(self, before: Any, after: Any) -> None:

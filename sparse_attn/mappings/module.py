@@ -32,8 +32,6 @@ class Mapping(nn.Module):
     sigmoid. Casting the model to half precision rounds neither.
 
     Attributes:
-        was_set: whether fixed values may change, as a schedule or an average changes them. A graph
-            then reads the buffers, else the numbers are its constants.
         by_query: the `QueryScale` of a mapping with `query_size`, else None.
 
     Args:
@@ -65,7 +63,7 @@ class Mapping(nn.Module):
         **parameters: Any,
     ) -> None:
         super().__init__()
-        self.was_set = False
+        self._is_scheduled = False
         self._changes = Changes()
         self._numbers: dict[str, float] = {}  # single values with all their digits, but None
         self._seen = _Seen()
@@ -190,6 +188,14 @@ class Mapping(nn.Module):
         return "layer" if self.num_heads is None else "head"
 
     @property
+    def was_set(self) -> bool:
+        """Whether fixed values may change: by a schedule, or in a copy, which may be an average.
+
+        A graph then reads the buffers, else the numbers are its constants.
+        """
+        return self._is_scheduled or self._changes.is_of_copy
+
+    @property
     def fixed(self) -> list[str]:
         """Names of the parameters that are not learned."""
         return [p.name for p in self.spec.parameters if p.name not in self.learned]
@@ -212,7 +218,7 @@ class Mapping(nn.Module):
         checked = self._checked(name, value)
         before = self._state()
         self._store(name, checked)
-        self.was_set = True
+        self._is_scheduled = True
         if before != (after := self._state()):
             self._changes.add(before, after)
 
@@ -261,7 +267,7 @@ class Mapping(nn.Module):
         number = short if _rounded(short).item() == found else found
         before = self._state()
         self._keep(name, None if math.isnan(found) else number)
-        self.was_set = True
+        self._is_scheduled = True
         self._changes.add(before, self._state())
 
     def _state(self) -> dict[str, Any]:
@@ -486,7 +492,7 @@ class Mapping(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Mapping:
         twin = memo[id(self)] = Mapping.__new__(type(self))
         twin.__setstate__(copy.deepcopy(vars(self), memo))
-        twin.was_set = True  # it may be an average
+        twin._changes.is_of_copy = True
         return twin
 
 
