@@ -174,11 +174,14 @@ def encode(
 ) -> datasets.DatasetDict:
     """Return token ids, padded per batch later; column `cut` marks rows cut to max_length."""
 
+    def is_cut(ids: list[int], *row: str) -> bool:
+        # a shorter row has all its tokens; verbose would warn of one that the model cannot read
+        return len(ids) == max_length < len(tokenizer(*row, verbose=False)["input_ids"])
+
     def tokenize(batch: dict[str, list[str]]) -> dict[str, Any]:
         columns = [batch[name] for name in texts]
-        whole = tokenizer(*columns, verbose=False)["input_ids"]  # without a warning of long ones
-        cut = {CUT: [len(ids) > max_length for ids in whole]}
-        return {**tokenizer(*columns, truncation=True, max_length=max_length), **cut}
+        encoded = tokenizer(*columns, truncation=True, max_length=max_length)
+        return {**encoded, CUT: [*map(is_cut, encoded["input_ids"], *columns)]}
 
     texts = [name for name in data["train"].column_names if name not in ("label", ROW)]
     return data.map(tokenize, batched=True, remove_columns=texts, desc="Tokenizing")
