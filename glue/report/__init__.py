@@ -1,4 +1,4 @@
-"""`python -m glue report`: the results of a sweep, as a page and a CSV table."""
+"""`sparse-attn glue report`: the results of a sweep, as a page and a CSV table."""
 
 from __future__ import annotations
 

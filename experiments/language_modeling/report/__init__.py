@@ -37,7 +37,7 @@ NOTES = (
     "over the pairs of SimLex-999 inside the vocabulary.",
 )
 _COMMAND = (
-    "Run a row with python -m experiments.language_modeling train --config "
+    "Run a row with sparse-attn language-modeling train --config "
     "configs/language_modeling/<model>.yaml --config configs/language_modeling/heads/<head>.yaml "
     "and the options beside them. Our runs have the network and head of the row. Their other "
     "settings may differ from the paper's and are in the tables above."
