@@ -56,10 +56,11 @@ def assert_compiles(case, backend, compiler="aot_eager", impl=None, **tolerance)
 
 
 CASES = [
-    *(Problem(name, params, queries=9, keys=13, mask="BHQK") for name, params in SOLVERS),
+    *(Problem(name, params, queries=9, keys=13, mask="BHQK") for name, params in SOLVERS[::3]),
     *(
         Problem(name, params, learn=next(iter(params)), per_head=True, queries=9, keys=13)
         for name, params in LEARNED
+        if name in ("sigsoftmax", "t-softmax", "entmax", "scaled-softmax")
     ),
     Problem("entmax", {"alpha": 1.5}, learn="alpha", key_lengths=(7, 20), bias="1H1K",
             heads=4, layout="transposed", options={"causal": True, "window": 5, "softcap": 9.0}),
