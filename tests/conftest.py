@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
         interpreter = import_module("tests.interpreter")
-        interpreter.speed_up(overflow=config.getoption("part") != "quick")
+        interpreter.speed_up(overflow=config.getoption("part") is None)
 
 
 @pytest.hookimpl(trylast=True)  # after -m

@@ -52,20 +52,23 @@ MARKS: dict[Backend, Any] = {
 }
 
 
-def over(names: str, cases: Iterable[Any], few: Iterable[Any]) -> Any:
-    """Parametrize `backend` and `names`: the interpreter is slow and takes only `few` cases."""
+def over(names: str, cases: Iterable[Any], few: Iterable[Any], cpu: Any = None) -> Any:
+    """Parametrize `backend` and `names`: the interpreter is slow and takes only `few` cases.
+
+    The kernels of the CPU take those of `cpu`, where another test says the same of them.
+    """
     cases = list(cases)
     pairs = [
         pytest.param(backend, *case, marks=MARKS[backend], id="-".join(map(str, (backend, *case))))
-        for backend, some in {CPU: cases, TRITON: few, CUDA: cases}.items()
+        for backend, some in {CPU: cases if cpu is None else cpu, TRITON: few, CUDA: cases}.items()
         for case in some
     ]
     return pytest.mark.parametrize(("backend", *names.split()), pairs)
 
 
-def on(cases: Iterable[Any], few: Iterable[Any] = ()) -> Any:
+def on(cases: Iterable[Any], few: Iterable[Any] = (), cpu: Any = None) -> Any:
     """As `over` of the one name `case`."""
-    return over("case", [(case,) for case in cases], [(case,) for case in few])
+    return over("case", zip(cases), zip(few), None if cpu is None else zip(cpu))
 
 
 def each(*backends: Backend) -> Any:

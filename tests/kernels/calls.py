@@ -67,7 +67,8 @@ def learning(name: str, params: dict[str, Any], per_head: bool, **size: Any) -> 
     return Problem(name, params, learn=next(iter(params)), per_head=per_head, **size)
 
 
-SIZES = [Problem(*s, batch=1, queries=q, keys=k) for s in SETTINGS for q, k in LENGTHS]
+SIZES = [Problem(*s, batch=1, queries=q, keys=k) for s in SOLVERS for q, k in LENGTHS]
+ODD = [Problem(*s, batch=1, queries=70, keys=111) for s in SETTINGS]
 FORMS = [case for s in SOLVERS for case in shapes(*s, queries=63, keys=111)]
 OPTIONS = [case for s in SOLVERS for case in options(*s, queries=37, keys=45)]
 LONG = [Problem(*s, queries=1000, keys=1000, **ONE) for s in SOLVERS]
@@ -95,7 +96,7 @@ TILED = [
 ]
 # rows that the Triton kernels keep on chip in several tiles, one search for each of the options
 SEARCHES = [ENTMAX, R, ("sparsehourglass", {"q": 0.5}), ("top-p-softmax", {"p": 0.90625})]
-LONGER = {"batch": 1, "heads": 2, "kv_heads": 1, "dim": 16}
+LONGER = {**ONE, "dim": 16}
 SEARCHED = [
     *(case for i, search in enumerate(SEARCHES)
       for case in options(*search, queries=70, keys=200, **LONGER)[i::4]),

@@ -26,7 +26,7 @@ def decode(case, impl, computed=torch.float32, device="cpu"):
         return Inputs(case, torch.float32, computed, device).attend(impl)
 
 
-@on(CASES, CASES)
+@on(CASES, [*(Problem(*s, **FEW) for s in SOLVERS), *CASES[len(SETTINGS) :]])
 def test_output_is_within_budget(backend, case):
     """Twice the error of the reference, and a few roundings of what its scores stand for."""
     got = decode(case, backend.impl, device=backend.device).cpu().double()

@@ -28,19 +28,17 @@ COUNTED += [
 
 
 @pytest.mark.parametrize("case", COUNTED, ids=str)
-@pytest.mark.parametrize("expanded", [False, True])
-def test_counted_keys_are_those_of_the_mask(case, expanded):
+def test_counted_keys_are_those_of_the_mask(case):
     inputs = Inputs(case)
-    if expanded and "mask" in inputs.arguments:
-        mask = inputs.arguments["mask"]
-        inputs.arguments["mask"] = mask.expand(case.named("BHQK"))
-    made = AttentionInputs(
-        inputs.query, inputs.key, inputs.value, inputs.mapping, **inputs.arguments
-    )
-    valid = torch.ones(made.shape, dtype=torch.bool)
-    if (counted := made.counted()) is not None:
-        valid = valid & counted
-    assert torch.equal(made._number().expand(valid.shape[:-1]), valid.sum(-1))
+    tensors, given = (inputs.query, inputs.key, inputs.value), inputs.arguments
+    masks = [given.pop("mask", None)]
+    masks += [mask.expand(case.named("BHQK")) for mask in masks if mask is not None]
+    for mask in masks:
+        made = AttentionInputs(*tensors, inputs.mapping, mask=mask, **given)
+        valid = torch.ones(made.shape, dtype=torch.bool)
+        if (counted := made.counted()) is not None:
+            valid = valid & counted
+        assert torch.equal(made._number().expand(valid.shape[:-1]), valid.sum(-1))
 
 
 @each()
@@ -64,7 +62,8 @@ def test_queries_without_keys_give_zeros_and_no_gradient(backend, name, params):
 @pytest.mark.parametrize(
     ("hidden", "junk"),
     # not NaN under a mask: 0 times NaN is NaN in the reference too
-    [("key_lengths", torch.nan), ("key_lengths", torch.inf), ("key_lengths", 1e30), ("mask", 1e30)],
+    [("key_lengths", (torch.nan, torch.inf, 1e30)), ("mask", (1e30,))],
+    ids=["key_lengths", "mask"],
 )
 @over("name params", SETTINGS, SOLVERS)
 def test_hidden_keys_change_nothing(backend, name, params, hidden, junk):
@@ -75,8 +74,8 @@ def test_hidden_keys_change_nothing(backend, name, params, hidden, junk):
     changed = {"mask": mask[:, None, None]} if hidden == "mask" else {"key_lengths": lengths}
     clean = inputs.solve(backend.impl, **changed)
     with torch.no_grad():
-        inputs.key[0, :, 3:] = junk
-        inputs.value[0, :, 3:] = junk
+        for n, found in enumerate(junk):
+            inputs.key[0, :, 3 + n :] = inputs.value[0, :, 3 + n :] = found
     dirty = inputs.solve(backend.impl, **changed)
     for leaf, value in clean.items():
         assert value.isfinite().all(), leaf
@@ -109,13 +108,12 @@ def test_nan_under_a_mask_stays_out_of_the_weights(backend, name, params):
         assert torch.equal(inputs.attend(backend.impl, mask=mask), clean)
 
 
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
 @pytest.mark.parametrize(("name", "params"), SETTINGS)
-def test_the_reference_shows_a_spoiled_value_under_a_mask(name, params, junk):
+def test_the_reference_shows_a_spoiled_value_under_a_mask(name, params):
     """As eager attention: a weight of 0 times NaN is NaN."""
     inputs = Inputs(Problem(name, params, queries=5, keys=9, dim=16))
     with torch.no_grad():
-        inputs.value[0, 0, 4] = junk
+        inputs.value[0, 0, 4] = torch.tensor([torch.nan, torch.inf]).repeat(8)
         output = inputs.attend("reference", mask=torch.arange(9) != 4)
     spoiled = torch.zeros(output.shape[:2], dtype=torch.bool)
     spoiled[0, : output.shape[1] // inputs.value.shape[1]] = True
@@ -214,13 +212,12 @@ def test_a_masked_run_equals_the_run_without_those_keys(backend):
     torch.testing.assert_close(masked, short, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("sink", [torch.inf, -torch.inf])
 @over("name params", COMPETING, SOLVERS[:6])
-def test_an_infinite_sink_is_the_largest_number(backend, name, params, sink):
+def test_an_infinite_sink_is_the_largest_number(backend, name, params):
     """One of the mapping cannot be set to it, but may diverge to it."""
     case = Problem(name, params, queries=5, keys=9, dim=16)
     inputs = backend.inputs(case)
-    sinks = torch.tensor([sink, 0.5], device=backend.device)
+    sinks = torch.tensor([torch.inf, -torch.inf], device=backend.device)
     got, expected = (inputs.solve(impl, sink=sinks) for impl in (backend.impl, "reference"))
     assert got["output"].isfinite().all()
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)

@@ -33,7 +33,7 @@ def half(case: Problem) -> Problem:
 @pytest.mark.parametrize(
     "case",
     [
-        *(*calls.SIZES, *calls.FORMS, *calls.OPTIONS, *calls.LONG),
+        *(*calls.SIZES, *calls.ODD, *calls.FORMS, *calls.OPTIONS, *calls.LONG),
         *(*calls.LEARNING, *calls.SINKS, *calls.BIASES),
         *(Problem(*s, mask="BHQK", key_lengths=(7, 20), options={"causal": True})
           for s in SETTINGS),
@@ -49,8 +49,7 @@ def test_float64_on_the_cpu(case):
 
 @on(
     [
-        *(case for case in calls.SIZES if (case.queries, case.keys) in ((63, 63), (70, 111))),
-        *(*calls.FORMS, *calls.OPTIONS, *calls.LONG, *calls.LEARNING, *calls.SINKS),
+        *(*calls.ODD, *calls.FORMS, *calls.OPTIONS, *calls.LONG, *calls.LEARNING, *calls.SINKS),
         *(*calls.TILED, *calls.SEARCHED),
         *(*vary(Problem(*T), mask=SHAPES), *vary(Problem(*ENTMAX), bias=SHAPES)),
     ],
@@ -71,8 +70,9 @@ def test_float32(backend, case):
         *(Problem(*s, queries=5, keys=19, **ONE) for s in SOLVERS),
         *(calls.learning(*s, True, queries=63, keys=70) for s in calls.SUMMED),
         *vary(Problem(*calls.R, queries=63, keys=111), dim=[1, 8]),
-        *map(half, calls.TILED),
+        *(Problem(*s, queries=5, keys=150, **ONE) for s in SOLVERS),
     ],
+    cpu=[],  # whose rounding is the next test
 )
 def test_half_precision(backend, case, dtype):
     if backend == TRITON and dtype == torch.bfloat16:
@@ -80,8 +80,19 @@ def test_half_precision(backend, case, dtype):
     assert_within_budget(case, backend.impl, dtype, backend.device)
 
 
+@on([], [Problem(*s, queries=5, keys=150, **ONE) for s in SOLVERS])
+def test_no_index_overflows(backend, case, monkeypatch):
+    from triton.runtime import interpreter
+
+    options = interpreter.InterpreterOptions(sanitize_overflow=True)
+    monkeypatch.setattr(interpreter.interpreter_builder, "options", options)
+    backend.inputs(case).solve(backend.impl)
+
+
 @half_dtypes
-@pytest.mark.parametrize("case", [half(case) for case in calls.FORMS[:13]], ids=str)
+@pytest.mark.parametrize(
+    "case", [*map(half, calls.FORMS[::4]), *calls.ODD, *calls.LEARNING[1::2]], ids=str
+)
 def test_half_precision_on_the_cpu_is_float32_rounded_once(case, dtype):
     """Nothing between the inputs and the results is rounded to half precision."""
     got = solve(case, "cpu", dtype, dtype, "cpu")

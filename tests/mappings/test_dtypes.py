@@ -35,7 +35,7 @@ def budget(dtype: torch.dtype, scale: float = 1.0) -> dict[str, float]:
 
 @cases
 @dtypes
-@pytest.mark.parametrize("n", [1, 5, 64, 513])
+@pytest.mark.parametrize("n", [1, 64, 513])
 def test_values_in_low_precision(case, dtype, n):
     scores, mask = random_scores(4, n, dtype=dtype), random_mask(4, n)
     p, log_p = case(scores, mask=mask), case(scores, mask=mask, log=True)

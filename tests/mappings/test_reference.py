@@ -10,7 +10,7 @@ from sparse_attn import functional as maps
 from . import rows
 from .cases import CASES, assert_close, cases, each, random_scores
 
-SIZES = [1, 2, 3, 63, 64, 65, 111, 512, 1000, 2049]
+SIZES = [1, 2, 3, 64, 65, 2049]
 
 
 @pytest.mark.parametrize("n", SIZES)
