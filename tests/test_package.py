@@ -96,19 +96,11 @@ print(sorted(packages - {{"torch", "transformers"}}), sorted(new.intersection({H
 
 
 @pytest.mark.slow
-def test_import_tells_transformers_the_name() -> None:
-    program = """
-import sparse_attn
-from transformers import AttentionInterface
-print("sparse_attn" in AttentionInterface())
-"""
-    assert python("-c", program).strip() == "True"
-
-
-@pytest.mark.slow
 def test_names_come_when_they_are_asked_for() -> None:
     program = """
 import sparse_attn
+from transformers import AttentionInterface
+assert "sparse_attn" in AttentionInterface()
 assert set(sparse_attn.__all__) <= set(dir(sparse_attn))
 assert sparse_attn.heads.LinearHead and sparse_attn.SparsitySchedule()
 assert sparse_attn.hf.schedules.SparsitySchedule is sparse_attn.SparsitySchedule

@@ -2,20 +2,31 @@
 
 import json
 import shlex
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests import commands
 from tests.commands import ROOT, python
 from tests.glue.test_sweep import config
 from website import code
 
 PAGE = (ROOT / "docs/adding-a-mapping.md").read_text(encoding="utf-8")
-Command = Callable[[str], subprocess.CompletedProcess[str]]
+# runs each program of a list in turn; prints [exit status, stdout, stderr] of each
+IN_TURN = """
+import contextlib, io, json, sys
+told = []
+for program in sys.argv[1:]:
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            exec(program, {})
+        except SystemExit as stopped:
+            code = stopped.code or 0
+    told.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(told))
+"""
 LOAD = """\
 from transformers import AutoModelForSequenceClassification
 from sparse_attn import load_pretrained
@@ -25,71 +36,71 @@ print(model.bert.encoder.layer[0].attention.self.sparse_attn)
 
 
 @pytest.fixture
-def sparse_attn(tmp_path: Path) -> Command:
-    """The command, in a folder with nothing but the page's module."""
+def folder(tmp_path: Path) -> Path:
+    """One with nothing but the page's module."""
     source = next(text for language, text, _ in code.blocks(PAGE) if language == "python")
     (tmp_path / "my_mapping.py").write_text(source)
-
-    def run(line: str) -> subprocess.CompletedProcess[str]:
-        return commands.run("-m", "sparse_attn", *shlex.split(line), cwd=tmp_path, timeout=300)
-
-    return run
+    return tmp_path
 
 
-def told(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def in_turn(folder: Path, *programs: str) -> list[list[Any]]:
+    told = json.loads(python("-c", IN_TURN, *programs, cwd=folder, timeout=300))
+    # the first lacks the module, which the others import
+    assert [code for code, _, _ in told] == [2, *[0] * (len(programs) - 1)], told
+    return told
+
+
+def calling(module: str, line: str) -> str:
+    return f"from {module} import main; main({shlex.split(line)})"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_commands_of_the_page(
-    sparse_attn: Command, tiny_model: Path, glue_folder: Path, tmp_path: Path
-) -> None:
+def test_the_commands_of_the_page(folder: Path, tiny_model: Path, glue_folder: Path) -> None:
     (shown,) = [text for language, text, _ in code.blocks(PAGE) if language == "console"]
     lines = [line for line in shown.replace("\\\n", " ").split("$ sparse-attn ") if line]
     lines = [line.replace("google-bert/bert-base-uncased", str(tiny_model)) for line in lines]
     mappings, train, inspect = lines
-    described = told(sparse_attn(mappings))
-    assert described.startswith("min-p\n\nsoftmax over the entries with at least a share of")
-    assert "my_mapping.min_p" in described
-
-    options = f" --data_dir {glue_folder} --train.max_steps 2 --train.batch_size 8"
-    trained = told(sparse_attn(train + options))
+    train += f" --data_dir {glue_folder} --train.max_steps 2 --train.batch_size 8"
+    trained = python("-m", "sparse_attn", *shlex.split(train), cwd=folder, timeout=300)
     assert trained.endswith(
         'next: sparse-attn inspect runs/min-p/model "TEXT" --pair "TEXT" --import my_mapping\n'
     )
-    results = json.loads((tmp_path / "runs/min-p/results.json").read_text())
+    results = json.loads((folder / "runs/min-p/results.json").read_text())
     assert results["imports"] == ["my_mapping"]
 
-    told(sparse_attn(inspect))
-    assert "min-p share=0.2" in (tmp_path / "attention.html").read_text()
-    refused = sparse_attn(inspect.replace("--import my_mapping", ""))
-    assert refused.returncode == 2
-    assert refused.stderr.endswith("or add --import my_mapping\n")
-    assert refused.stderr.count("\n") == 1
-
-    shown = python("-c", f"import my_mapping\n{LOAD}", cwd=tmp_path)
-    assert "'min-p', share=0.2" in shown
+    unknown = inspect.replace("--import my_mapping", "")
+    programs = [calling("sparse_attn.cli", line) for line in (unknown, inspect, mappings)]
+    (_, _, refused), _, (_, described, _), (_, loaded, _) = in_turn(folder, *programs, LOAD)
+    assert refused.endswith("or add --import my_mapping\n")
+    assert refused.count("\n") == 1
+    assert "min-p share=0.2" in (folder / "attention.html").read_text()
+    assert described.startswith("min-p\n\nsoftmax over the entries with at least a share of")
+    assert "my_mapping.min_p" in described
+    assert "'min-p', share=0.2" in loaded
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_sweep(sparse_attn: Command, tiny_model: Path, glue_folder: Path, tmp_path: Path) -> None:
-    given = config(tiny_model, glue_folder, tmp_path / "runs")
+def test_a_sweep(folder: Path, tiny_model: Path, glue_folder: Path) -> None:
+    given = config(tiny_model, glue_folder, folder / "runs")
     given |= {"tasks": {"RTE": None}, "protocol": "paper", "seeds": 1}
     given["mappings"] = {"softmax": {"name": "softmax"}, "mine": {"name": "min-p"}}
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(given))
-    out = told(sparse_attn("glue sweep --config sweep.yaml --import my_mapping"))
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(given))
+    line = "glue sweep --config sweep.yaml --import my_mapping"
+    out = python("-m", "sparse_attn", *line.split(), cwd=folder, timeout=300)
     assert "2 finished" in out
-    assert out.endswith(f"report {tmp_path}/runs --import my_mapping\n")
-    told(sparse_attn(f"glue report {tmp_path}/runs --import my_mapping"))
-    assert "mine" in (tmp_path / "runs/report.md").read_text()
-    refused = sparse_attn(f"glue report {tmp_path}/runs")
-    assert refused.returncode == 2
-    assert "its runs were given --import my_mapping" in refused.stderr
+    assert out.endswith(f"report {folder}/runs --import my_mapping\n")
 
-    # a script as on the page, which finds all runs done
+    # the last is a script as on the page, which finds all runs done
     (script,) = [text for _, text, _ in code.blocks(PAGE) if "if __name__" in text]
-    (tmp_path / "script.py").write_text(script)
-    assert "2 finished" in python("script.py", cwd=tmp_path)
+    (folder / "script.py").write_text(script)
+    report = f"report {folder}/runs"
+    programs = [
+        calling("glue.__main__", line) for line in (report, f"{report} --import my_mapping")
+    ]
+    programs.append("import runpy; runpy.run_path('script.py', run_name='__main__')")
+    (_, _, refused), _, (_, done, _) = in_turn(folder, *programs)
+    assert "its runs were given --import my_mapping" in refused
+    assert "mine" in (folder / "runs/report.md").read_text()
+    assert "2 finished" in done

@@ -160,22 +160,22 @@ def runs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.mark.slow
 def test_uneven_last_batch_counts_once(runs: Runs) -> None:
-    """29 rows: the last step has 5, so 4 and 1; learned values of shape [heads]."""
-    runs.run("one-29", [], 29, 8, *BY_HEAD)
-    runs.run("two-29", [*TWO, "-m", "glue"], 29, 4, *BY_HEAD)
-    runs.assert_equal("one-29", "two-29")
-    runs.assert_learned("two-29", (2,), layers=2)
-
-
-@pytest.mark.slow
-def test_process_without_rows_in_the_last_batch(runs: Runs) -> None:
-    """26 rows: the last step has 2, all of them the first process's; a value of shape [1].
+    """29 rows: the last step has 5, so 4 and 1; learned values of shape [heads].
 
     Launched as a user does, with the config file.
     """
     launch = ["accelerate.commands.launch", "--config_file", f"{ROOT}/configs/accelerate/cpu.yaml"]
+    runs.run("one-29", [], 29, 8, *BY_HEAD)
+    runs.run("two-29", [*launch, "-m", "glue"], 29, 4, *BY_HEAD)
+    runs.assert_equal("one-29", "two-29")
+    runs.assert_learned("two-29", (2,), layers=2)
+
+
+@pytest.mark.soak  # the next test has such a process too
+def test_process_without_rows_in_the_last_batch(runs: Runs) -> None:
+    """26 rows: the last step has 2, all of them the first process's; a value of shape [1]."""
     runs.run("one-26", [], 26, 8, *BY_LAYER)
-    runs.run("two-26", [*launch, "-m", "glue"], 26, 4, *BY_LAYER)
+    runs.run("two-26", [*TWO, "-m", "glue"], 26, 4, *BY_LAYER)
     runs.assert_equal("one-26", "two-26")
     runs.assert_learned("two-26", (1,), layers=1)
 

@@ -10,6 +10,9 @@ import signal
 import sys
 from typing import Any
 
+from engine.sweep import run
+from tests.engine.sweep.inline import Inline
+
 
 def kill_at(pattern: str) -> None:
     """Kill this process at the first write to such a path."""
@@ -27,4 +30,5 @@ def kill_at(pattern: str) -> None:
 if __name__ == "__main__":
     _, where, program, *arguments = sys.argv
     kill_at(where)
+    run.make_pool = Inline  # type: ignore[assignment]  # a sweep needs no processes to be killed
     importlib.import_module(program).main(arguments)

@@ -107,11 +107,11 @@ def test_a_training_on_a_full_disk(
 
 
 def sweep(folder: Path, model: Path, data: Path) -> list[str]:
-    """The command line of a trial and two seeds, with its config in a file."""
+    """The command line of a trial and a seed, with its config in a file."""
     content = {
         **{"model": str(model), "data_dir": str(data), "output_dir": str(folder)},
         **{"tasks": {"RTE": None}, "mappings": {"softmax": {"name": "softmax"}}},
-        **{"learning_rates": [1e-3], "trials": 1, "seeds": 2},
+        **{"learning_rates": [1e-3], "trials": 1, "seeds": 1},
         "train": {"epochs": 1, "batch_size": 8},
     }
     file = folder.with_suffix(".yaml")
@@ -140,7 +140,7 @@ def test_a_sweep_killed_within_a_record(
     assert before.faults == []
     assert [record.stage for record in before.by_hash.values()] == ["trial"]
     main(given)
-    assert Inline.order == ["softmax final 0", "softmax final 1"]
+    assert Inline.order == ["softmax final 0"]
     after = read_records(folder)
     assert after.faults == []
     assert after.by_hash | before.by_hash == after.by_hash, "a finished run was run again"
