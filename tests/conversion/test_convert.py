@@ -28,7 +28,7 @@ from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.inspection.tokens import longest
 from tests.comparison.running import Models, texts
-from tests.marks import first
+from tests.marks import slow, soak
 
 TEXTS = texts(80)
 STEPS = {"steps": 8, "batch_size": 8, "learning_rate": 3e-3}
@@ -80,7 +80,7 @@ def distance(model: PreTrainedModel, folder: Path, cls: Any = AutoModel) -> floa
     return torch.cat(far).mean().item()
 
 
-@pytest.mark.parametrize("kind", first("encoder", "causal", "classifier", "regression"))
+@pytest.mark.parametrize("kind", ["encoder", *slow("causal"), *soak("classifier", "regression")])
 def test_healing_brings_the_model_back(models: Models, tmp_path: Path, kind: str) -> None:
     folder = getattr(models, kind)
     cls = {"encoder": AutoModel, "causal": AutoModelForCausalLM}.get(kind, Classifier)

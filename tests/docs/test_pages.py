@@ -18,6 +18,7 @@ from sparse_attn import cli
 from sparse_attn.cli.parser import LineParser
 from sparse_attn.cli.programs import PROGRAMS
 from tests.commands import ROOT, python
+from tests.marks import slow, soak
 from website import code
 
 PAGES = {
@@ -35,11 +36,16 @@ def notebook(path: Path) -> str:
     return "".join(line for line in lines if not line.startswith("%"))
 
 
-@pytest.mark.slow
-def test_python_runs() -> None:
+# which do what tests/hf/test_export.py and tests/trust/test_language_model.py do
+LONG = ("docs/guide/export.md", "docs/tutorials/llm.md")
+
+
+@pytest.mark.parametrize("long", [*slow(False), *soak(True)], ids=["short", "long"])
+def test_python_runs(long: bool) -> None:
     programs = {page: program for page, text in PAGES.items() if (program := code.python(text))}
     programs["docs/tour.ipynb"] = notebook(ROOT / "docs/tour.ipynb")
-    assert len(programs) > 8
+    programs = {page: program for page, program in programs.items() if (page in LONG) == long}
+    assert len(programs) == 2 if long else len(programs) > 8
     results = json.loads(
         python(
             Path(__file__).with_name("run_pages.py"),
@@ -50,7 +56,7 @@ def test_python_runs() -> None:
     failed = [f"{page}\n{error}" for page, (status, _, error) in results.items() if status]
     assert not failed, "\n\n".join(failed)
     output = PAGES["README.md"].split("print(record)\n```\n\n```\n")[1].split("```")[0]
-    assert output in results["README.md"][1]
+    assert long or output in results["README.md"][1]
 
 
 def commands() -> Iterator[tuple[str, str]]:

@@ -14,7 +14,6 @@ import torch
 from release import wheels
 from release.wheels import CAPABILITIES, platform_wheel, pure_wheel
 from tests.commands import python
-from tests.marks import soak
 
 MACHINE = torch.backends.cpu.get_cpu_capability()
 HERE = CAPABILITIES[: CAPABILITIES.index(MACHINE) + 1] if MACHINE in CAPABILITIES else ()
@@ -41,9 +40,9 @@ print(build.library()._name)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # tests/test_package.py installs a wheel of sources
 @pytest.mark.skipif(not HERE, reason="needs x86-64")
-@pytest.mark.parametrize("wanted", [HERE[-1:], *soak((HERE,))])
+@pytest.mark.parametrize("wanted", [HERE[-1:], HERE])
 def test_it_needs_no_compiler(wanted: tuple[str, ...], tmp_path: Path) -> None:
     pure = pure_wheel(tmp_path)
     wheel = platform_wheel(pure, wanted)

@@ -48,7 +48,7 @@ def outcomes_of(pool: Pool[int], count: int) -> dict[int, Any]:
 
 @pytest.mark.parametrize(
     ("place", "fresh"),
-    [(HERE, True), *slow((HERE, False), (RAY, True)), *soak((RAY, False))],
+    [(HERE, True), *slow((HERE, False)), *soak((RAY, True), (RAY, False))],
     ids=["here-fresh", "here", "ray-fresh", "ray"],
 )
 def test_what_fails_or_dies_ends_nothing(
