@@ -138,8 +138,8 @@ def opened(device: str) -> tuple[PreTrainedModel, Any]:
     """Load the model without its vocabulary layer, and its tokenizer."""
     path = resolve_model(MODEL, gguf=True)
     with quiet_transformers():
-        config, tokenizer = load_tokenizer(path)
-        return load_model(path, config).to(device), tokenizer
+        _, tokenizer = load_tokenizer(path)
+        return load_model(path).to(device), tokenizer
 
 
 def tokens(count: int, tokenizer: Any) -> Tensor:

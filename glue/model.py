@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from sparse_attn.evaluation.labels import class_order
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.heads.multilabel import find_output_layer
-from sparse_attn.hf.loading import load_pretrained
 from sparse_attn.hf.opening import corrupt_weights, open_tokenizer
 from sparse_attn.inspection.tokens import longest
 
@@ -55,9 +53,9 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 
 def with_new_head(
-    path: str, *, converted: bool = False, dtype: str = "float32", **options: Any
+    path: str, *, dtype: str = "float32", **options: Any
 ) -> tuple[PreTrainedModel, bool]:
-    """Load the model, with its mappings if converted, without the warning about a new head.
+    """Load the model without the warning about a new head.
 
     Also return whether the head is new: a checkpoint may have a head of the same size.
 
@@ -65,7 +63,6 @@ def with_new_head(
 
     Args:
         path: a folder or hub id.
-        converted: whether the model was saved with mappings.
         dtype: type of the weights; Transformers' default, auto, trains a 16-bit checkpoint in 16
             bits.
         **options: options of `from_pretrained`.
@@ -82,8 +79,9 @@ def with_new_head(
     logger.addFilter(drop_report)
     try:
         with from_hub(path), corrupt_weights(f"model={path!r}"):
-            load = partial(load_pretrained, cls) if converted else cls.from_pretrained
-            model, found = load(path, output_loading_info=True, dtype=dtype, **options)
+            model, found = cls.from_pretrained(
+                path, output_loading_info=True, dtype=dtype, **options
+            )
     finally:
         logger.removeFilter(drop_report)
     mismatched = [name for name, *_ in found["mismatched_keys"]]
@@ -130,9 +128,7 @@ def load_model(
             "model that sparse-attn convert has written"
         )
     # a checkpoint of another task may have a head of another size, which is replaced
-    model, new_head = with_new_head(
-        path, converted=converted, dtype=dtype, config=config, ignore_mismatched_sizes=True
-    )
+    model, new_head = with_new_head(path, dtype=dtype, config=config, ignore_mismatched_sizes=True)
     if model.dtype == torch.float16:
         raise ValueError(
             f"train.dtype={dtype}: the weights of {path!r} are float16, in which AdamW's second "

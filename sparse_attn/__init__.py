@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from sparse_attn.registering import add_checks
+from sparse_attn.registering import load_saved_mappings
 from sparse_attn.system.paths import own_version
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = [
     "unpatch_model",
 ]
 
-add_checks()
+load_saved_mappings()
 
 if not TYPE_CHECKING:  # type checkers would accept any name
 
@@ -51,11 +51,12 @@ if not TYPE_CHECKING:  # type checkers would accept any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # schedules last: it imports Trainer's dependencies, PEFT included
         places = (
-            "mappings",
-            *("hf.patching", "hf.loading", "hf.exporting", "hf.schedules"),
-            "conversion.converting",
+            f"{__name__}.mappings",
+            "transformers.modeling_utils",  # which another thread may import, and wait for ours
+            *(f"{__name__}.hf.{p}" for p in ("patching", "loading", "exporting", "schedules")),
+            f"{__name__}.conversion.converting",
         )
-        modules = (import_module(f"{__name__}.{place}") for place in places)
+        modules = map(import_module, places)
         return next(getattr(module, name) for module in modules if hasattr(module, name))
 
     def __dir__() -> list[str]:

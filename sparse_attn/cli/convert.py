@@ -27,7 +27,7 @@ EPILOG = """examples:
   accelerate launch --num_processes 2 -m sparse_attn convert MODEL ...
 
 written to --out:
-  model/           the model and its tokenizer: sparse_attn.load_pretrained(AutoModel, "OUT/model")
+  model/           the model and its tokenizer: AutoModel.from_pretrained("OUT/model")
   report.html      what was lost, with intervals and pictures; report.md is the same
   record.json      all numbers of the report
   plan.json        what each layer was to become

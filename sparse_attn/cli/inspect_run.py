@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from sparse_attn.comparison.reader import class_with_head
-from sparse_attn.hf.descriptions import mappings_of
-from sparse_attn.hf.layers import attention_layers
+from sparse_attn.hf.layers import attention_layers, mappings_of
 from sparse_attn.hf.opening import (
     check_vocabulary,
     load_model,
@@ -138,7 +137,7 @@ def read(options: argparse.Namespace, generates: bool = False) -> Reading:
     cls = AutoModelForCausalLM if generates else AutoModel
     if generates and class_with_head(config) is not AutoModelForCausalLM:
         raise ValueError(f"--generate: {options.model} is no causal language model; leave it out")
-    model = load_model(path, config, cls, trust_remote_code=trusted)
+    model = load_model(path, cls, trust_remote_code=trusted)
     forward, note = model, ""
     if getattr(config, "is_encoder_decoder", False):
         forward = model.get_encoder()

@@ -275,7 +275,7 @@ def open_reader(
             if embed
             else class_with_head(config)
         )
-        model = load_model(path, config, cls, trust_remote_code=trust_remote_code)
+        model = load_model(path, cls, trust_remote_code=trust_remote_code)
         model.to(choose_device("auto"))
     task = task and with_all_labels(task, config)
     if task is not None and config.num_labels != task.num_labels:

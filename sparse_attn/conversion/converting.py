@@ -24,8 +24,7 @@ from sparse_attn.conversion.choosing import make_plan
 from sparse_attn.conversion.healing import Recipe, heal
 from sparse_attn.conversion.options import LEAST
 from sparse_attn.conversion.plan import Plan
-from sparse_attn.hf.descriptions import mappings_of
-from sparse_attn.hf.layers import attention_layers, root_of
+from sparse_attn.hf.layers import attention_layers, mappings_of, root_of
 from sparse_attn.hf.patching import is_patched, patch_model, unpatch_model
 from sparse_attn.inspection.tokens import longest
 from sparse_attn.mappings import Mapping

@@ -1,5 +1,6 @@
 """Output layers over the mappings of the registry."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparse_attn.heads.adaptive import AdaptiveHead
@@ -41,6 +42,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
         """Import the functions that patch a model's head, which need Transformers, on first use."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import_module("transformers.modeling_utils")  # another thread may, and wait for ours
         from sparse_attn.hf import heads
 
         return getattr(heads, name)

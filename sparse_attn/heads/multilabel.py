@@ -60,6 +60,7 @@ class MultiLabelHead(nn.Module):
 
     Attributes:
         weight, bias: W, [labels, hidden], and b, [labels].
+        described: what `describe` returns, kept up to date.
         predictor: the second linear layer, or None.
 
     Raises:
@@ -100,6 +101,12 @@ class MultiLabelHead(nn.Module):
         self.weight = word_vectors(labels, hidden, None)
         self.register_parameter("bias", word_biases(self.weight))
         self.predictor = self._make_predictor()
+        described = self.mapping.describe()
+        self.described: dict[str, Any] = {
+            **{name: described[name] for name in ("mapping", "params", "learn")},
+            "sparsity": self.sparsity,
+            "loss": self.criterion,
+        }
         usual = DENSE_THRESHOLD if self._never_zero else 0.0
         self.threshold = usual if threshold is None else threshold
 
@@ -139,6 +146,7 @@ class MultiLabelHead(nn.Module):
                 "(0, 1), which search_threshold finds"
             )
         self._threshold = float(value)
+        self.described["threshold"] = self._threshold
 
     def set_parameter(self, name: str, value: float, ends: Sequence[float] = ()) -> None:
         """Set a fixed parameter of the mapping, as a schedule does.
@@ -165,13 +173,7 @@ class MultiLabelHead(nn.Module):
 
         They are mapping, params and learn of the `Mapping`, then sparsity, loss and threshold.
         """
-        mapping = self.mapping.describe()
-        return {
-            **{name: mapping[name] for name in ("mapping", "params", "learn")},
-            "sparsity": self.sparsity,
-            "loss": self.criterion,
-            "threshold": self.threshold,
-        }
+        return dict(self.described)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """log p of every label, in nats: (..., hidden) to (..., labels), -inf at exact zeros.

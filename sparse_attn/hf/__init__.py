@@ -1,4 +1,4 @@
 """Every contact with Transformers."""
 
-# before any module here, because its import adds our checks (`sparse_attn.registering`)
+# before any module here, because its import imports ours (`sparse_attn.registering`)
 import transformers.modeling_utils  # noqa: F401

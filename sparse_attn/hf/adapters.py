@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparse_attn.hf.attention import NAME
-from sparse_attn.hf.config import HEAD, KEYS, MULTILABEL, patch_of
+from sparse_attn.hf.config import HEAD, KEYS, MULTILABEL
 from sparse_attn.hf.hooks import drop_hooks, keep_key
 
 # modules that an adapter of a patched base excludes, as a mark: the entry's key, and an added
@@ -35,7 +35,7 @@ def watch_adapters(root: PreTrainedModel) -> None:
 
 def release_adapters(root: PreTrainedModel) -> None:
     """Restore the adapters' configs, except the marks of another patch of the model."""
-    if not any(patch_of(root, key) is not None for key in KEYS):
+    if not _patched_keys(root):
         drop_hooks(root, _mark_at_call)
         _watched.discard(root)
     adapters = getattr(root, ADAPTERS, {})
@@ -45,14 +45,32 @@ def release_adapters(root: PreTrainedModel) -> None:
 
 def refuse_adapters(root: nn.Module, adapters: Any) -> None:
     """Raise for an adapter of a patched base on a plain one."""
-    held = {key for module in root.modules() for key in KEYS if patch_of(module, key) is not None}
+    held = {key for module in root.modules() for key in _patched_keys(module)}
     for name, config in adapters.items() if isinstance(adapters, abc.Mapping) else ():
         if lost := sorted(_marks_of(config) - held):
             raise ValueError(
                 f"adapter {name!r} was trained on a patched base ({', '.join(lost)}), but "
                 f"{type(root).__name__} is not patched so, and its outputs would be wrong; load "
-                "the base again, by sparse_attn.load_pretrained, or patch it, then load the adapter"
+                "the base as it was saved, or patch it, then load the adapter"
             )
+
+
+class Adapters:
+    """Descriptor for PreTrainedModel.peft_config, which PEFT sets with the first adapter."""
+
+    def __get__(self, model: PreTrainedModel | None, owner: Any) -> Any:
+        if model is None or ADAPTERS not in vars(model):
+            raise AttributeError(ADAPTERS)
+        return vars(model)[ADAPTERS]
+
+    def __set__(self, model: PreTrainedModel, adapters: Any) -> None:
+        refuse_adapters(model, adapters)
+        vars(model)[ADAPTERS] = adapters
+
+    def __delete__(self, model: PreTrainedModel) -> None:
+        if ADAPTERS not in vars(model):
+            raise AttributeError(ADAPTERS)
+        del vars(model)[ADAPTERS]
 
 
 def _mark_at_call(root: PreTrainedModel, args: Any) -> None:
@@ -73,7 +91,7 @@ def _mark_all() -> bool:
 
 def _mark_adapters(root: nn.Module) -> None:
     """Add the marks to the exclude_modules of the adapters' configs, which PEFT saves."""
-    keys = [key for key in KEYS if patch_of(root, key) is not None]
+    keys = _patched_keys(root)
     adapters = getattr(root, ADAPTERS, {})
     for name, config in list(adapters.items()):
         if keys and hasattr(config, "exclude_modules") and not set(keys) <= _marks_of(config):
@@ -82,6 +100,10 @@ def _mark_adapters(root: nn.Module) -> None:
             marked.exclude_modules = _with_marks(given.exclude_modules, keys)
             setattr(marked, UNMARKED, given)
             adapters[name] = marked
+
+
+def _patched_keys(model: nn.Module) -> list[str]:
+    return [key for key in KEYS if key in vars(getattr(model, "config", model))]
 
 
 def _with_marks(excluded: Any, keys: list[str]) -> str | set[str]:

@@ -36,11 +36,9 @@ REFUSED = {
 # model types that append additive entries in the dtype of their mask, which must not be boolean
 ADDITIVE = ("deepseek_v4",)
 NOT_PATCHED = (
-    f"attn_implementation={NAME!r} is set, but this model holds no mapping. If its attention or "
-    "its head was patched when it was saved, load it with sparse_attn.load_pretrained(cls, path), "
-    "or, if it is loaded already, complete it with sparse_attn.load_pretrained(model, path); "
-    "otherwise call sparse_attn.patch_model(model, ...). If it is the reference model that TRL's "
-    "DPOTrainer loads, give that one yourself: ref_model=copy.deepcopy(model)"
+    f"attn_implementation={NAME!r} is set, but this model holds no mapping; load it by the class "
+    "that was saved patched, or call sparse_attn.patch_model(model, ...). If it is the reference "
+    "model that TRL's DPOTrainer loads, give that one yourself: ref_model=copy.deepcopy(model)"
 )
 
 
@@ -351,3 +349,5 @@ def _marked_mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 AttentionInterface.register(NAME, sparse_attention)
 AttentionMaskInterface.register(NAME, sparse_attention_mask)
+# in configs of heads alone that version 1 wrote, until their model is built
+AttentionInterface.register(f"{NAME}.load_pretrained", sparse_attention)

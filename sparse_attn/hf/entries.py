@@ -1,94 +1,14 @@
-"""Check the entries of a saved config, which may come from an untrusted source."""
+"""Read the entries of a saved config, which may come from an untrusted source."""
 
 from __future__ import annotations
 
 import reprlib
-from collections import abc
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-from sparse_attn.hf.attention import NAME
-from sparse_attn.hf.config import HEAD, MULTILABEL, VERSION
+from sparse_attn.hf.config import VERSION
 from sparse_attn.mappings.registry import get_spec, module_of
 
 AS_WRITTEN = "restore config.json as save_pretrained wrote it"
-PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
-
-# expected value in words, and its check
-Kind: TypeAlias = tuple[str, Callable[[Any], bool]]
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
-
-
-def _list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(check, value))
-
-
-def _or_null(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or check(value)
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _are_values(value: Any) -> bool:
-    checks = (_or_null(_is_number), _list_of(_is_number))
-    return isinstance(value, dict) and all(any(c(v) for c in checks) for v in value.values())
-
-
-MAPPING: dict[str, Kind] = {
-    "mapping": ("a name", _is_name),
-    "params": ("a table of numbers, or lists of them, by name", _are_values),
-    "learn": ("a list of names", _list_of(_is_name)),
-}
-LAYERS: dict[str, Kind] = {
-    **MAPPING,
-    "per": (
-        "'layer', 'head' or 'query'",
-        lambda value: value in ("layer", "head", "query"),
-    ),
-    "modules": ("a list of positions", _list_of(_is_count)),
-}
-LM_HEAD: dict[str, Kind] = {
-    **MAPPING,
-    "components": ("a whole number or null", _or_null(_is_count)),
-    "prior": ("a name or null", _or_null(_is_name)),
-}
-CLASSIFIER: dict[str, Kind] = {
-    **MAPPING,
-    "sparsity": ("a name", _is_name),
-    "loss": ("a name or null", _or_null(_is_name)),
-    "threshold": ("a number or null", _or_null(_is_number)),
-}
-VERSIONED: dict[str, Kind] = {"version": ("a whole number", _is_count)}
-CONTENTS: dict[str, dict[str, Kind]] = {
-    NAME: {"mappings": ("a list of tables", _list_of(lambda part: isinstance(part, dict)))},
-    HEAD: LM_HEAD,
-    MULTILABEL: {
-        "problem_type": (f"one of {', '.join(PROBLEM_TYPES)} or null",
-                         lambda value: value is None or value in PROBLEM_TYPES),
-        "head": ("a table", lambda value: isinstance(value, dict)),
-    },
-}  # fmt: skip
-MODULE: dict[str, Kind] = {"module": ("a name", _is_name)}  # of a user's mapping
-OPTIONAL: dict[str, dict[str, Kind]] = {
-    NAME: {"output_attentions": ("true or false", lambda value: isinstance(value, bool))},
-    HEAD: MODULE,
-    MULTILABEL: {},
-}
 
 
 def is_learned(mapping: str, learn: Any, per: str) -> bool:
@@ -97,70 +17,76 @@ def is_learned(mapping: str, learn: Any, per: str) -> bool:
 
 
 def with_module(table: dict[str, Any]) -> dict[str, Any]:
-    """Add the module that registers the mapping of a table, if it is a user's."""
-    module = module_of(table["mapping"])
-    return table if module is None else {**table, "module": module}
+    """Add the module that registers the mapping to a table, if it is a user's."""
+    if (module := module_of(table["mapping"])) is not None:
+        table["module"] = module
+    return table
 
 
 def check_entry(key: str, saved: Any) -> None:
-    """Raise for a config entry that this version does not write.
+    """Raise for an entry of another version, or with a mapping that is not registered.
 
     Raises:
-        ValueError: it is malformed.
+        ValueError: it is no entry, or the module that registers the mapping is not imported.
         RuntimeError: another version of this library wrote it.
     """
-    if not isinstance(saved, abc.Mapping) or "version" not in saved:
+    if not isinstance(saved, dict) or "version" not in saved:
         raise ValueError(
             f"config.{key}: expected a table with version, got {reprlib.repr(saved)}; {AS_WRITTEN}"
         )
-    _check_values(key, saved, VERSIONED)
-    if saved["version"] != VERSION:
+    if saved["version"] not in (1, VERSION):
         raise RuntimeError(
-            f"config.{key}: expected version {VERSION}, got {saved['version']}; load it with the "
-            "version of sparse-attn that wrote it"
+            f"config.{key}: expected version {VERSION}, got {reprlib.repr(saved['version'])}; load "
+            "it with the version of sparse-attn that wrote it"
         )
-    _check_table(key, saved, {**VERSIONED, **CONTENTS[key]}, OPTIONAL[key])
-    if key == NAME:
-        for part in saved["mappings"]:
-            _check_table(f"{key}.mappings", part, LAYERS, MODULE)
-        positions = sorted(position for part in saved["mappings"] for position in part["modules"])
-        if positions != list(range(len(positions))):
-            raise ValueError(
-                f"config.{key}.mappings: expected the position of each attention module once, from "
-                f"0 on, got {reprlib.repr(positions)}; {AS_WRITTEN}"
-            )
-    if key == MULTILABEL:
-        _check_table(f"{key}.head", saved["head"], CLASSIFIER, MODULE)
+    inside = saved.get("mappings", [])
+    tables = [saved, saved.get("head"), *(inside.values() if isinstance(inside, dict) else inside)]
+    for table in tables:
+        if isinstance(table, dict) and "module" in table:
+            _check_registered(key, table)
 
 
-def _check_table(
-    where: str,
-    table: abc.Mapping[str, Any],
-    kinds: dict[str, Kind],
-    optional: dict[str, Kind] | None = None,
-) -> None:
-    known = {**kinds, **(optional or {})}
-    if not kinds.keys() <= table.keys() <= known.keys():
+def _check_registered(key: str, table: dict[str, Any]) -> None:
+    try:
+        get_spec(table["mapping"])
+    except ValueError:
         raise ValueError(
-            f"config.{where}: expected a table with {', '.join(kinds)}, got "
-            f"{reprlib.repr(list(table))}; {AS_WRITTEN}"
-        )
-    _check_values(where, table, known)
-    if "module" in table:
-        module = table["module"]
-        try:
-            get_spec(table["mapping"])
-        except ValueError:
-            raise ValueError(
-                f"config.{where}: mapping={table['mapping']!r} is registered by the module "
-                f"{module}; import it before the model is loaded, or add --import {module}"
-            ) from None
+            f"config.{key}: mapping={table['mapping']!r} is registered by the module "
+            f"{table['module']}; import it before the model is loaded, or add --import "
+            f"{table['module']}"
+        ) from None
 
 
-def _check_values(where: str, table: abc.Mapping[str, Any], kinds: dict[str, Kind]) -> None:
-    for name, (expected, is_right) in kinds.items():
-        if name in table and not is_right(table[name]):
-            raise ValueError(
-                f"config.{where}.{name}: expected {expected}, got {reprlib.repr(table[name])}; "
-                f"{AS_WRITTEN}"
-            )
+def tables_for(saved: dict[str, Any], names: list[str]) -> dict[str, dict[str, Any]] | None:
+    """Return the saved table of each of a model's attention modules, by name; None if they differ.
+
+    The model is the one that was saved, a part of it, or one around it: the names agree after a
+    common prefix.
+    """
+    tables = saved["mappings"]
+    if isinstance(tables, list):
+        return _by_position(tables, names)
+    if not names or not tables:
+        return None
+    inside = {path.removesuffix(names[0]) for path in tables if f".{path}".endswith(f".{names[0]}")}
+    parts = {p: [path for path in tables if path.startswith(p)] for p in sorted(inside)}
+    fits = {p: own for p, own in parts.items() if {p + name for name in names} <= {*own}}
+    # T5's decoder has the names of its encoder, and others
+    exact = [p for p, own in fits.items() if len(own) == len(names)] or [*fits]
+    found = [{name: tables[p + name] for name in names} for p in exact]
+    first = next(iter(tables))
+    for prefix in {name.removesuffix(first) for name in names if f".{name}".endswith(f".{first}")}:
+        if prefix and {*names} == {prefix + path for path in tables}:
+            found.append({prefix + path: table for path, table in tables.items()})
+    return found[0] if found and all(one == found[0] for one in found) else None
+
+
+def _by_position(
+    tables: list[dict[str, Any]], names: list[str]
+) -> dict[str, dict[str, Any]] | None:
+    """Read version 1, which counts the attention modules."""
+    positions = {position: table for table in tables for position in table["modules"]}
+    if len(positions) != len(names):
+        return None
+    kept = [{k: v for k, v in positions[i].items() if k != "modules"} for i in range(len(names))]
+    return dict(zip(names, kept, strict=True))

@@ -69,22 +69,15 @@ def keep_key(handle: RemovableHandle) -> None:
             table[key] = table.pop(handle.id)
 
 
-def add_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer], weights: bool) -> None:
-    """Add the hooks to a model; `weights`: return attention weights from every call."""
-    add_layer_hooks(layers)
-    if weights:
-        keep_key(root.register_forward_pre_hook(_ask_for_weights, with_kwargs=True))
-
-
 def add_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
-    """Add the hooks of attention modules."""
+    """Add the hooks of attention modules, once."""
     for layer in layers:
-        drop_hooks(layer.module, refuse_recomputation)
+        drop_hooks(layer.module, refuse_recomputation, _check_dispatch, _check_reached)
         keep_key(layer.module.register_forward_pre_hook(_check_dispatch, with_kwargs=True))
         keep_key(layer.module.register_forward_hook(_check_reached))
 
 
-def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> None:
+def remove_layer_hooks(layers: Sequence[AttentionLayer]) -> None:
     """Remove the hooks and their flags."""
     for layer in layers:
         drop_hooks(layer.module, _check_dispatch, _check_reached)
@@ -92,13 +85,6 @@ def remove_hooks(root: PreTrainedModel, layers: Sequence[AttentionLayer]) -> Non
         if flag is not None and flag.is_recomputed:
             layer.module.__dict__[REACHED] = flag
             keep_key(layer.module.register_forward_pre_hook(refuse_recomputation))
-    drop_hooks(root, _ask_for_weights)
-
-
-def asks_for_weights(root: PreTrainedModel) -> bool:
-    """Whether every call of this model returns attention weights."""
-    # private: nn.Module has no public way to ask which hooks it has
-    return _ask_for_weights in root._forward_pre_hooks.values()
 
 
 def _check_dispatch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -156,7 +142,7 @@ def _check_reached(module: nn.Module, args: Any, output: Any) -> None:
         )
 
 
-def _ask_for_weights(
+def ask_for_weights(
     root: PreTrainedModel, args: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Set output_attentions=True, which a config allows only with eager attention."""
@@ -164,13 +150,12 @@ def _ask_for_weights(
 
 
 def drop_hooks(module: nn.Module, *functions: Any) -> None:
-    """Remove these hooks of forward and state_dict from a module, if present."""
+    """Remove these forward hooks from a module, if present."""
     # private: nn.Module has no public way to find a hook without its handle
     options = (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called)
     for hooks in (
         module._forward_pre_hooks,
         module._forward_hooks,
-        module._state_dict_pre_hooks,
     ):
         # by value, because handles do not survive deepcopy; replicas in threads share these tables
         for key in [key for key, hook in tuple(hooks.items()) if hook in functions]:

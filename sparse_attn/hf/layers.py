@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.hf.attention import NAME
+from sparse_attn.mappings import Mapping
 
 # excludes comments, and getattr, which gives eager attention for any name
 LOOKUP = re.compile(r"ALL_ATTENTION_FUNCTIONS(\[|\.get(_interface)?\()")
@@ -78,6 +79,14 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
             block = next((int(part) for part in name.split(".") if part.isdigit()), None)
             layers.append(AttentionLayer(name, block, module))
     return layers
+
+
+def mappings_of(layer: AttentionLayer) -> list[Mapping]:
+    """Return the `Mapping` of a layer, and its trainable copies with PEFT's modules_to_save."""
+    held = getattr(layer.module, NAME, None)
+    if isinstance(held, Mapping):
+        return [held]
+    return [m for m in held.modules() if isinstance(m, Mapping)] if held is not None else []
 
 
 @functools.cache

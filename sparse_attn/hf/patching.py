@@ -5,32 +5,30 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from sparse_attn.hf.adapters import release_adapters, watch_adapters
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import (
-    Patch,
-    config_states,
+    GUARDS,
+    add_entry,
     configs_of,
+    hold,
+    models_in,
     own_configs,
-    patch_of,
-    restore_configs,
-    unmark,
-    with_parts,
+    remove_entry,
 )
-from sparse_attn.hf.descriptions import describe, mappings_of, show_parts
-from sparse_attn.hf.entries import is_learned
+from sparse_attn.hf.entries import is_learned, with_module
 from sparse_attn.hf.hooks import (
-    add_hooks,
     add_layer_hooks,
+    ask_for_weights,
     drop_hooks,
     keep_key,
-    remove_hooks,
+    remove_layer_hooks,
     set_mapping,
 )
 from sparse_attn.hf.layers import (
@@ -39,12 +37,15 @@ from sparse_attn.hf.layers import (
     config_of,
     has_sinks,
     input_size,
+    mappings_of,
     root_of,
 )
-from sparse_attn.hf.refusals import refuse, refuse_lost_parameters, refuse_sinks
-from sparse_attn.hf.wrapper_classes import update_holders
+from sparse_attn.hf.refusals import refuse, refuse_sinks
+from sparse_attn.hf.structure import unwatch, watch
 from sparse_attn.mappings import Mapping, get_spec
-from sparse_attn.mappings.module import check_by_query, refresh
+from sparse_attn.mappings.module import check_by_query
+
+PATCHED = "_sparse_attn_patched"  # on a patched model: what `unpatch_model` restores, by model
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -91,22 +92,23 @@ def patch_model(
         ValueError: an unknown mapping, a value out of range, a layer the model does not have, a
             model that does not dispatch its attention, a sink (or a mapping that cannot have one)
             for layers with learned sinks, attention modules without hidden_states for per="query",
-            a model loaded without its learned parameters (see
-            `load_pretrained`), or parameters to learn in a model on the meta device.
+            a part of a patched model, or parameters to learn in a model on the meta device.
         TypeError: an unknown parameter, or a model that is not from Transformers.
-        RuntimeError: another version of this library wrote the config of the model.
     """
-    if per not in ("layer", "head", "query"):
-        raise ValueError(f"per={per!r}: expected 'layer', 'head' or 'query'")
     root = root_of(model)
     found = attention_layers(root)
     refuse(root, found)
-    if not is_patched(root):
-        refuse_lost_parameters(root)
+    _refuse_part(root, found)
     chosen = found if layers is None else _select(root, found, layers)
+    if is_learned(mapping, learn, per) and (at := [c for c in chosen if _device(c).type == "meta"]):
+        raise ValueError(
+            f"{mapping}: its learned parameters cannot start on the meta device, where "
+            f"{at[0].name} is; load the weights first, then patch the model"
+        )
     # all are built before the first is set, so that a wrong argument does not change the model
-    install(root, found, {c.name: make_mapping(c, mapping, learn, per, parameters) for c in chosen})
-    update_holders(model)
+    made = {c.name: make_mapping(c, mapping, learn, per, parameters) for c in chosen}
+    own_configs(root)
+    install(root, found, made)
     return model
 
 
@@ -118,25 +120,28 @@ def unpatch_model(model: ModelT) -> ModelT:
         TypeError: a model that is not from Transformers.
     """
     root = root_of(model)
-    patch = patch_of(root, NAME)
-    if patch is None:
-        remedy = "call patch_model first"
-        if NAME in vars(root.config):  # a patched model loaded by a plain from_pretrained
-            remedy = "load it with sparse_attn.load_pretrained"
-        raise ValueError(f"{type(root).__name__} is not patched; {remedy}")
+    before = vars(root).pop(PATCHED, None)
+    if before is None:
+        raise ValueError(f"{type(root).__name__} is not patched; call patch_model first")
     found = attention_layers(root)
     for layer in found:
         set_mapping(layer.module, None)
-    remove_hooks(root, found)
-    drop_hooks(root, _check_layers)
-    for config, implementation, weights in patch.kept.before:
+    remove_layer_hooks(found)
+    unwatch(root)
+    drop_hooks(root, ask_for_weights)
+    for config in configs_of(root):
+        remove_entry(config, NAME)
+    for name, inner in models_in(root):
+        implementation, weights = before.get(name, (None, False))
         # private: configs have no public name for their attention implementation
-        config._attn_implementation = implementation
+        usual = "eager" if weights else inner.get_correct_attn_implementation(None)
+        inner.config._attn_implementation = implementation or usual
         # private: output_attentions may refuse what it was
-        config._output_attentions = weights
-    unmark(root, NAME)
-    release_adapters(root)
-    update_holders(model)
+        inner.config._output_attentions = weights
+        release_adapters(inner)  # of a part that was patched before the whole, too
+    for config in configs_of(root):
+        if config._attn_implementation in GUARDS:  # of a layer that was added
+            config._attn_implementation = root.config._attn_implementation
     return model
 
 
@@ -149,8 +154,7 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
     Args:
         model, mapping, **arguments: as `patch_model`, as are errors.
     """
-    root = root_of(model)
-    states, before = config_states(root), {}
+    root, before = root_of(model), {}
     if is_patched(root):
         before = {layer.name: getattr(layer.module, NAME) for layer in attention_layers(root)}
     patch_model(model, mapping, **arguments)
@@ -159,29 +163,22 @@ def patched(model: ModelT, mapping: str, **arguments: Any) -> Iterator[ModelT]:
     finally:
         if before:
             install(root, attention_layers(root), before)
-            update_holders(model)
         elif is_patched(root):  # the block may have unpatched it
             unpatch_model(model)
-        # a model loaded without its mappings must keep raising
-        restore_configs(states)
 
 
 def is_patched(model: nn.Module) -> bool:
-    """Whether `patch_model` has been called on this model."""
-    return patch_of(root_of(model), NAME) is not None
+    """Whether `patch_model` has been called on this model, or it was loaded patched."""
+    return PATCHED in vars(root_of(model))
 
 
 def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[float] = ()) -> None:
     """Set a fixed parameter in all mappings that have it; the values `ends` are checked first.
 
-    A patched model is not searched again for attention modules while they are in place.
-
     Raises:
         ValueError: out of range, or no mapping of the model has this fixed parameter.
     """
-    root = root_of(model)
-    patch = patch_of(root, NAME)
-    layers = attention_layers(root) if patch is None else _layers_now(root, patch)
+    layers = attention_layers(root_of(model))
     mappings = [mapping for layer in layers for mapping in mappings_of(layer)]
     holders = [mapping for mapping in mappings if name in mapping.fixed]
     if not holders:
@@ -195,39 +192,16 @@ def set_parameter(model: nn.Module, name: str, value: float, ends: Sequence[floa
             mapping.spec.parameter(name).check(end)
     for mapping in holders:
         mapping.set_value(name, value)
-    if patch is None:
-        show_parts(root)
-    elif not patch.is_shown():
-        patch.show()
 
 
-def _layers_now(root: PreTrainedModel, patch: Patch) -> list[AttentionLayer]:
-    """Return the attention modules; search again if PEFT wrapped some or layers were added."""
-    if any(tuple(m.children()) != children for m, children in patch.kept.around):
-        found = _Kept(*_attention_modules(root), patch.kept.before)
-        if new := _without_mapping(found.layers):
-            raise RuntimeError(
-                f"{new[0].name} was added to {type(root).__name__} after patch_model, and would "
-                f"compute softmax; call patch_model(model, ..., layers=[{new[0].block}])"
-            )
-        refuse(root, found.layers)
-        patch.kept = found
-    return patch.kept.layers
-
-
-def _without_mapping(layers: Sequence[AttentionLayer]) -> list[AttentionLayer]:
-    return [layer for layer in layers if not hasattr(layer.module, NAME)]
-
-
-def _check_layers(root: PreTrainedModel, args: Any) -> None:
-    """Forward pre-hook: raise for attention without a mapping."""
-    if torch.compiler.is_dynamo_compiling():
-        return
-    if (patch := patch_of(root, NAME)) is not None:
-        layers = _layers_now(root, patch)
-        # what writes to the buffers writes to all of them, as DDP does before each call
-        if any(mapping.changed_buffers() for mapping in mappings_of(layers[0])):
-            refresh(mapping for layer in layers for mapping in mappings_of(layer))
+def _refuse_part(root: PreTrainedModel, found: Sequence[AttentionLayer]) -> None:
+    """Raise for a part of a patched model."""
+    inside = any(PATCHED in vars(inner) for _, inner in models_in(root))
+    if not inside and any(hasattr(layer.module, NAME) for layer in found):
+        raise ValueError(
+            f"{type(root).__name__} is a part of a model that is already patched; patch or unpatch "
+            "the model that was patched first"
+        )
 
 
 def _select(
@@ -255,71 +229,65 @@ def _select(
     return [layer for layer in found if layer.block in wanted]
 
 
-class _Kept(NamedTuple):
-    """State of a patched model: its attention modules, and its configs' previous entries.
-
-    around: the modules that contain the attention modules, and their children.
-    """
-
-    layers: list[AttentionLayer]
-    around: list[tuple[nn.Module, tuple[nn.Module, ...]]]
-    before: list[tuple[PreTrainedConfig, str | None, bool]]
-
-
-def _attention_modules(
-    root: PreTrainedModel,
-) -> tuple[list[AttentionLayer], list[tuple[nn.Module, tuple[nn.Module, ...]]]]:
-    """Return the first two entries of `_Kept`."""
-    found = attention_layers(root)
-    dots = [(layer.name, i) for layer in found for i, c in enumerate(layer.name) if c == "."]
-    parents = [root, *map(root.get_submodule, dict.fromkeys(name[:i] for name, i in dots))]
-    return found, [(parent, tuple(parent.children())) for parent in parents]
-
-
 def install(
-    root: PreTrainedModel, found: list[AttentionLayer], mappings: abc.Mapping[str, nn.Module]
+    root: PreTrainedModel,
+    found: Sequence[AttentionLayer],
+    mappings: abc.Mapping[str, nn.Module],
+) -> None:
+    """Set these mappings by layer, and describe them in the configs."""
+    set_mappings(root, found, mappings)
+    _describe(root)
+
+
+def set_mappings(
+    root: PreTrainedModel,
+    found: Sequence[AttentionLayer],
+    mappings: abc.Mapping[str, nn.Module],
 ) -> None:
     """Set these mappings by layer; other layers without a mapping compute softmax."""
-    own_configs(root)
-    patch, new = patch_of(root, NAME), _without_mapping(found)
+    _switch(root)
     for layer in found:
         if layer.name in mappings:
             set_mapping(layer.module, mappings[layer.name])
-        elif layer in new:
+        elif not hasattr(layer.module, NAME):
             set_mapping(layer.module, make_mapping(layer, "softmax"))
-    if patch is None:
-        _switch_on(root, found)
-        return
-    add_layer_hooks(new)
-    theirs = with_parts(config_of(layer.module) for layer in new)
-    before = _switch([c for c in theirs if c._attn_implementation != NAME])
-    patch.kept = _Kept(*_attention_modules(root), [*patch.kept.before, *before])
-    patch.show()
-
-
-def _switch_on(root: PreTrainedModel, found: list[AttentionLayer]) -> None:
-    """Make the model dispatch its attention to us."""
-    weights = root.config.output_attentions
-    usual = "eager" if weights else root.get_correct_attn_implementation(None)
-    before = [  # the config of a loaded patched model already asks for our attention
-        (config, usual if named == NAME else named, asked)
-        for config, named, asked in _switch(configs_of(root))
-    ]
-    # besides `_switch`, because Transformers 5.17 does not reach T5's two stacks
-    root.set_attn_implementation(NAME)
-    add_hooks(root, found, weights)
-    keep_key(root.register_forward_pre_hook(_check_layers))
-    Patch(root, NAME, describe, _Kept(*_attention_modules(root), before))
+    add_layer_hooks(found)
+    watch(root)
     watch_adapters(root)
 
 
-def _switch(configs: Sequence[PreTrainedConfig]) -> list[tuple[PreTrainedConfig, str | None, bool]]:
-    """Make these configs ask for our attention; return what they asked for before."""
-    before = [(c, c._attn_implementation, c.output_attentions) for c in configs]
-    for config in configs:
+def _switch(root: PreTrainedModel) -> None:
+    """Make the configs ask for our attention, and keep what they asked for before."""
+    before, earlier, weights = {}, {}, False
+    for name, inner in models_in(root):
+        usual = inner.config._attn_implementation
+        before[name] = None if usual in GUARDS else usual, inner.config.output_attentions
+        for place, state in vars(inner).pop(PATCHED, {}).items():  # it was patched before
+            earlier[f"{name}.{place}".strip(".")] = state
+        # private: nn.Module has no public way to ask which hooks it has
+        weights |= ask_for_weights in inner._forward_pre_hooks.values()
+        drop_hooks(inner, ask_for_weights)
+    if weights or root.config.output_attentions:
+        keep_key(root.register_forward_pre_hook(ask_for_weights, with_kwargs=True))
+    for config in configs_of(root):
         config.output_attentions = False
         config._attn_implementation = NAME
-    return before
+    vars(root)[PATCHED] = before | earlier
+
+
+def _describe(root: PreTrainedModel) -> None:
+    """Write the mappings into the configs of the model and of the models inside it."""
+    # private: nn.Module has no public way to ask which hooks it has
+    weights = ask_for_weights in root._forward_pre_hooks.values()
+    described: set[int] = set()
+    for _, inner in models_in(root):
+        layers = attention_layers(inner)
+        if id(inner.config) in described or not layers:
+            continue
+        described.add(id(inner.config))
+        tables = {layer.name: with_module(mappings_of(layer)[0].describe()) for layer in layers}
+        flags = {"output_attentions": True} if weights and inner is root else {}
+        add_entry(inner.config, NAME, {"mappings": tables, **flags})
 
 
 def make_mapping(
@@ -334,6 +302,8 @@ def make_mapping(
     With per="head" or "query" it has one value per head of the layer.
     """
     values = parameters or {}
+    if per not in ("layer", "head", "query"):
+        raise ValueError(f"per={per!r}: expected 'layer', 'head' or 'query'")
     if "query_size" in values:
         raise TypeError(
             f"query_size={values['query_size']!r}: unknown parameter; with per='query' it is that "
@@ -343,16 +313,10 @@ def make_mapping(
         check_by_query(get_spec(name), "per='query'")
     num_heads = _number_of_heads(layer) if per != "layer" else None
     query_size = input_size(layer) if per == "query" else None
-    device = _device(layer)
-    if device.type == "meta" and is_learned(name, learn, per):
-        raise ValueError(
-            f"{name}: its learned parameters cannot start on the meta device, where {layer.name} "
-            "is; load the weights first, then patch the model"
-        )
     mapping = Mapping(name, learn=learn, num_heads=num_heads, query_size=query_size, **values)
     if has_sinks(layer.module):
         refuse_sinks(layer, mapping)
-    return mapping.to(device).train(layer.module.training)
+    return hold(mapping).to(_device(layer)).train(layer.module.training)
 
 
 def _number_of_heads(layer: AttentionLayer) -> int:
@@ -368,5 +332,7 @@ def _device(layer: AttentionLayer) -> torch.device:
     hooks = [getattr(module, "_hf_hook", None) for module in layer.module.modules()]
     flat = [one for hook in hooks for one in getattr(hook, "hooks", (hook,))]
     devices = [d for h in flat if (d := getattr(h, "execution_device", None)) is not None]
-    devices += [p.device for p in layer.module.parameters()]
+    places = [p.device for p in layer.module.parameters()]
+    # in a model that is being loaded, torch makes some elsewhere than on the meta device
+    devices += sorted(places, key=lambda place: place.type != "meta")
     return torch.device(devices[0]) if devices else torch.device("cpu")

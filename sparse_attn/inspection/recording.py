@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sparse_attn.hf.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
-from sparse_attn.hf.config import configs_of, hide, patch_of
+from sparse_attn.hf.config import configs_of, remove_entry
 from sparse_attn.hf.layers import AttentionLayer, attention_layers, root_of
 from sparse_attn.hf.patching import is_patched, patched
 from sparse_attn.inspection.by_layer import layer_number
@@ -110,12 +110,11 @@ def _library_softmax(root: PreTrainedModel) -> Iterator[None]:
     if any(config._attn_implementation == NAME for config in configs_of(root)):
         raise RuntimeError(f"{type(root).__name__}: {NOT_PATCHED}")
     with patched(root, "softmax"):
-        hide(root, NAME)
-        patch = patch_of(root, NAME)
-        assert patch is not None
-        patch.is_saved = False
         for config in configs_of(root):
+            remove_entry(config, NAME)
             config._attn_implementation = Unsaved(NAME)
+        for layer in attention_layers(root):
+            del getattr(layer.module, NAME).held
         yield
 
 
@@ -163,9 +162,8 @@ def record_attention(
             weights="sparse", or an empty one; a layer that the model does not have, or that has no
             exact zeros while threshold is 0.
         IndexError: at the next call, a layer has no such head.
-        RuntimeError: the model is already being recorded; it was saved patched and loaded without
-            its mappings (see `load_pretrained`); or, at its next call, it was patched or unpatched
-            inside the block.
+        RuntimeError: the model is already being recorded; its config describes mappings that it
+            does not hold; or, at its next call, it was patched or unpatched inside the block.
     """
     if not isinstance(received, bool):
         raise TypeError(f"received={received!r}: expected True or False")

@@ -59,7 +59,7 @@ def _guard(server: str, variable: str, module: str, find_parser: str) -> None:
             if key := _entry(entries):
                 raise NotImplementedError(
                     f"{server} computes softmax, but this checkpoint was saved with other mappings "
-                    f"({key} in its config.json); load it with sparse_attn.load_pretrained, write "
+                    f"({key} in its config.json); load it with Transformers, write "
                     "it with sparse_attn.export_model, or save the model unpatched"
                 )
         return parsed

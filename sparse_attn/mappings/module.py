@@ -22,6 +22,10 @@ from sparse_attn.mappings.registry import get_spec, parameters_of
 MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untrusted config
 
 
+class Values(dict[str, Any]):
+    """Values of a `Mapping`, which the config of its model lists: this object, not a copy."""
+
+
 class Mapping(nn.Module):
     """p = map(scores; parameters), as a module.
 
@@ -66,6 +70,7 @@ class Mapping(nn.Module):
         self._is_scheduled = False
         self._changes = Changes()
         self._numbers: dict[str, float] = {}  # single values with all their digits, but None
+        self._values = Values()
         self._seen = _Seen()
         self.by_query: QueryScale | None = None
         if not isinstance(learn, Iterable) or not all(isinstance(n, str) for n in [*learn]):
@@ -99,6 +104,7 @@ class Mapping(nn.Module):
         if query_size is not None:
             self.by_query = QueryScale(cast(int, self.num_heads), query_size)
             self._check_offset(BETA.name, parameters[BETA.name])
+        self._describe_values()
 
     def _check_query_size(self, size: int) -> None:
         check_by_query(self.spec, f"query_size={size!r}")
@@ -221,6 +227,7 @@ class Mapping(nn.Module):
         self._is_scheduled = True
         if before != (after := self._state()):
             self._changes.add(before, after)
+        self._describe_values()
 
     def _checked(self, name: str, value: Any) -> float | Tensor | None:
         """Return a value in the range of the parameter: a number, or a tensor of several."""
@@ -269,6 +276,35 @@ class Mapping(nn.Module):
         self._keep(name, None if math.isnan(found) else number)
         self._is_scheduled = True
         self._changes.add(before, self._state())
+        self._describe_values()
+
+    def take_back(self) -> None:
+        """Take from the description the fixed values that a load has rounded or has not found.
+
+        Raises:
+            ValueError: it has loaded one out of range.
+        """
+        for name in self.fixed:
+            if name in self.unused:
+                continue
+            buffer, given = self.get_buffer(name), self._checked(name, self._values[name])
+            held = (given if isinstance(given, Tensor) else _rounded(given)).to("cpu", buffer.dtype)
+            # private: Transformers marks what it has loaded
+            is_lost = not hasattr(buffer, "_is_hf_initialized")
+            if is_lost or torch.equal(buffer.cpu().nan_to_num(), held.nan_to_num()):
+                self._store(name, given)
+            elif not buffer.is_meta:
+                found = buffer.tolist()
+                is_none = found != found and self.spec.parameter(name).default is None
+                self._checked(name, None if is_none else found)
+
+    def _describe_values(self) -> None:
+        """Bring `_values` up to date: what recreates the mapping, without learned values."""
+        # not read, because under FSDP a process holds only a part of them
+        fixed = [name for name in self.fixed if name not in self.unused]
+        values = {**self._plain(fixed), **self.starts, **self.options}
+        self._values.clear()
+        self._values.update(values)
 
     def _state(self) -> dict[str, Any]:
         own = self.named_buffers("", False)
@@ -429,13 +465,11 @@ class Mapping(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return the arguments of `Mapping(...)` that recreate this one, without learned values.
 
-        A learned parameter that needs a start value has one.
+        A learned parameter that needs a start value has one. "params" follows later changes.
         """
-        # not read, because under FSDP a process holds only a part of them
-        fixed = [name for name in self.fixed if name not in self.unused]
         return {
             "mapping": self.name,
-            "params": {**self._plain(fixed), **self.starts, **self.options},
+            "params": self._values,
             "learn": list(self.learned),
             "per": self.per,
         }

@@ -14,6 +14,7 @@ from sparse_attn import patch_model, unpatch_model
 from sparse_attn.hf.layers import attention_layers
 from tests.families.feed import feed
 from tests.families.probe import Tensors, Watch, calls, distance, run, stir
+from tests.families.saving import complaint
 from tests.families.tiny import RECIPES, tiny_config
 
 LARGEST = 40_000_000  # parameters
@@ -39,6 +40,7 @@ class Row:
     fused: float = 0.0  # of the default path from the reference, sparsemax
     moved: float = 0.0  # of sparsemax from softmax
     restored: bool = True
+    loaded: str = ""  # what is wrong after it was saved and loaded
 
     def record(self) -> dict[str, Any]:
         """What does not hang on the machine, without what is empty."""
@@ -136,6 +138,7 @@ def trial(kind: str, cls: str) -> Row:
     row.restored = list(model.state_dict()) == names and all(
         torch.equal(again[k].nan_to_num(), v.nan_to_num()) for k, v in expected.items()
     )
+    row.loaded = complaint(model, inputs)
     return row
 
 

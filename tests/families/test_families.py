@@ -50,7 +50,7 @@ SAMPLE = [
 
 
 def check(row: Row) -> None:
-    """An accepted class computes what it did, through us alone, and can be had back."""
+    """An accepted class computes what it did, through us alone, can be had back, and saved."""
     assert row.verdict != "fails", row.reason
     if row.verdict != "accepted":
         assert row.reason
@@ -59,6 +59,7 @@ def check(row: Row) -> None:
     assert row.gradient < 2 * CLOSE
     assert row.fused < CLOSE
     assert row.restored
+    assert row.loaded == ""
     assert row.modules > row.unreached
     assert [c for c in row.elsewhere if not any(re.search(name, c) for name in ALLOWED)] == []
 
@@ -86,7 +87,8 @@ def test_sweep_sees_what_is_not_refused(
     kind: str, cls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the refusals, which read source, the numbers and the operators tell."""
-    monkeypatch.setattr("sparse_attn.hf.patching.refuse", lambda root, found: None)
+    for place in ("patching", "saved"):
+        monkeypatch.setattr(f"sparse_attn.hf.{place}.refuse", lambda root, found: None)
     row = trial(kind, cls)
     assert row.verdict == "accepted"
     with pytest.raises(AssertionError):

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LlamaModel
 
 from sparse_attn import Mapping, mapping_names, patch_model
-from sparse_attn.hf import descriptions, patching
+from sparse_attn.hf import layers
 from sparse_attn.mappings import get_spec
 from tests.mappings.cases import CASES
 
@@ -117,5 +117,5 @@ def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-6) -> No
 
 def mappings_of(model: torch.nn.Module) -> Iterator[Mapping]:
     """Every mapping of a patched model, in the order of its layers."""
-    for layer in patching.attention_layers(patching.root_of(model)):
-        yield from descriptions.mappings_of(layer)
+    for layer in layers.attention_layers(layers.root_of(model)):
+        yield from layers.mappings_of(layer)

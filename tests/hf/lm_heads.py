@@ -1,18 +1,20 @@
 """The tiny language models that the tests of patch_lm_head run over."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sparse_attn.heads import patch_lm_head
+from sparse_attn.heads import patch_lm_head, unpatch_lm_head
+from sparse_attn.hf.config import HEAD
 
 from .families import BY_NAME
+from .heads import Subject, unlabelled
 
 
 @dataclass(frozen=True)
-class LanguageModel:
+class LanguageModel(Subject):
     """A language model class: its family, how the class differs, and how its loss reads labels."""
 
     name: str
@@ -22,6 +24,16 @@ class LanguageModel:
     shift: bool = False  # the label of position t is scored at t - 1
     dispatches: bool = False  # forward calls loss_function
     tied: bool = True
+
+    patch = staticmethod(patch_lm_head)
+    unpatch = staticmethod(unpatch_lm_head)
+    key = HEAD
+    kinds: ClassVar[dict[str, dict[str, Any]]] = {
+        "fixed": {"mapping": "temperature-softmax", "temperature": 0.7},
+        "learned": {"mapping": "plif", "knots": 12, "bound": 6.0},
+        "mixture": {"mapping": "sigsoftmax", "components": 3, "prior": "softmax", "learn": "bias"},
+        "zeros": {"mapping": "entmax", "alpha": 1.5, "learn": "alpha"},  # if the class dispatches
+    }
 
     def __str__(self) -> str:
         return self.name
@@ -45,6 +57,9 @@ class LanguageModel:
         labels = ids.flip(0)
         return {**inputs, "labels": labels.masked_fill(torch.rand(labels.shape) < 0.3, -100)}
 
+    def head(self, model: Any) -> Any:
+        return model.get_output_embeddings()
+
 
 MODELS = [
     LanguageModel("gpt2", "gpt2", "GPT2LMHeadModel", shift=True, dispatches=True),
@@ -64,36 +79,16 @@ MODELS = [
     LanguageModel("bart", "bart", "BartForConditionalGeneration"),
 ]  # fmt: skip
 BY_MODEL = {model.name: model for model in MODELS}
-GENERATING = [
-    BY_MODEL[name] for name in ("gpt2", "llama", "llama-tied", "bert-causal", "t5", "bart")
-]
-
-
-KINDS: dict[str, dict[str, Any]] = {
-    "fixed": {"mapping": "temperature-softmax", "temperature": 0.7},
-    "learned": {"mapping": "plif", "knots": 12, "bound": 6.0},
-    "mixture": {"mapping": "sigsoftmax", "components": 3, "prior": "softmax", "learn": "bias"},
-}
-
-
-def patched_lm(model: LanguageModel, kind: str) -> Any:
-    """A model with a head of KINDS, which beside weight and bias is not as it starts."""
-    result = patch_lm_head(model.build(), **KINDS[kind])
-    with torch.no_grad():
-        for name, parameter in result.get_output_embeddings().named_parameters():
-            if name not in ("weight", "bias"):
-                parameter.add_(torch.randn_like(parameter).mul(0.5))
-    return result
+DISPATCHING = [model for model in MODELS if model.dispatches]
 
 
 def scores_and_hidden(plain: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """What goes into and comes out of the output embedding of a plain model, without labels."""
+    """What comes out of and goes into the output embedding of a plain model, without labels."""
     seen: list[Tensor] = []
     handle = plain.get_output_embeddings().register_forward_hook(
         lambda module, args, output: seen.extend((args[0], output))
     )
-    with torch.no_grad():
-        plain(**{name: tensor for name, tensor in inputs.items() if name != "labels"})
+    plain(**unlabelled(inputs))
     handle.remove()
     return seen[1], seen[0]
 
@@ -104,8 +99,3 @@ def scored(values: Tensor, labels: Tensor, shift: bool) -> tuple[Tensor, Tensor]
         values, labels = values[:, :-1], labels[:, 1:]
     counts = labels != -100
     return values[counts], labels[counts]
-
-
-def run(model: Any, inputs: dict[str, Tensor]) -> Any:
-    with torch.no_grad():
-        return model(**inputs)

@@ -1,35 +1,48 @@
 """The tiny classification models that the tests of patch_multilabel_head run over."""
 
-import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformers
 from torch import Tensor
 
 from sparse_attn import Mapping
-from sparse_attn.heads import patch_multilabel_head
+from sparse_attn.heads import patch_multilabel_head, unpatch_multilabel_head
+from sparse_attn.hf.config import MULTILABEL
 
 from .families import BY_NAME, image_inputs
+from .heads import Subject
 
 LABELS = 5
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}
 
 
 @dataclass(frozen=True)
-class Classifier:
+class Classifier(Subject):
     """A classification class: its family, None for ResNet, and the name of its last layer."""
 
     family: str | None
     cls: str
     layer: str
 
+    patch = staticmethod(patch_multilabel_head)
+    unpatch = staticmethod(unpatch_multilabel_head)
+    key = MULTILABEL
+    kinds: ClassVar[dict[str, dict[str, Any]]] = {
+        "softmax": {"mapping": "softmax", "threshold": 0.2},
+        "sparsemax-hinge": {"mapping": "sparsemax", "loss": "sparsegen-hinge"},
+        "r-softmax": {"mapping": Mapping("r-softmax", r=0.4)},
+        "r-softmax-predicted": {"mapping": "r-softmax", "sparsity": "predicted"},
+        "t-softmax-learned": {"mapping": Mapping("t-softmax", t=1.5, learn="t")},
+        "t-softmax-predicted": {"mapping": "t-softmax", "sparsity": "predicted"},
+    }
+
     def __str__(self) -> str:
         return self.cls
 
     def build(self, **changes: Any) -> Any:
-        changes = {"num_labels": LABELS, **changes}
+        changes = {"num_labels": LABELS, "problem_type": "multi_label_classification", **changes}
         if self.family is not None:
             return BY_NAME[self.family].build(self.cls, **changes)
         torch.manual_seed(0)
@@ -58,26 +71,3 @@ MODELS = [
     Classifier(None, "ResNetForImageClassification", "classifier.1"),
 ]
 BERT, ROBERTA, _, GPT2, LLAMA, VIT, RESNET_MODEL = MODELS
-
-KINDS: dict[str, dict[str, Any]] = {
-    "softmax": {"mapping": "softmax", "threshold": 0.2},
-    "sparsemax-hinge": {"mapping": "sparsemax", "loss": "sparsegen-hinge"},
-    "r-softmax": {"mapping": Mapping("r-softmax", r=0.4)},
-    "r-softmax-predicted": {"mapping": "r-softmax", "sparsity": "predicted"},
-    "t-softmax-learned": {"mapping": Mapping("t-softmax", t=1.5, learn="t")},
-    "t-softmax-predicted": {"mapping": "t-softmax", "sparsity": "predicted"},
-}
-
-
-def without_labels(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in inputs.items() if name != "labels"}
-
-
-def patched_model(model: Classifier, kind: str) -> Any:
-    """A model with a head of KINDS, which beside weight and bias is not as it starts."""
-    result = patch_multilabel_head(model.build(), **copy.deepcopy(KINDS[kind]))
-    with torch.no_grad():
-        for name, parameter in model.head(result).named_parameters():
-            if name not in ("weight", "bias"):
-                parameter.add_(torch.randn_like(parameter).mul(0.5))
-    return result

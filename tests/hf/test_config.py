@@ -1,17 +1,16 @@
 """config.sparse_attn is what stands in the modules, in memory and in what is saved."""
 
 import copy
-import gc
 import json
 import pickle
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import AdaptionPromptConfig, LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoModel, BertForSequenceClassification, BertModel
 
-from sparse_attn import Mapping, SparsitySchedule, load_pretrained, patch_model, unpatch_model
+from sparse_attn import SparsitySchedule, patch_model, unpatch_model
 from sparse_attn.heads import patch_multilabel_head, unpatch_multilabel_head
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import MULTILABEL
@@ -21,14 +20,17 @@ from .families import BY_NAME
 from .helpers import mappings_of, peft_warns
 
 BERT = BY_NAME["bert"]
+IN_HALF = SparsitySchedule(final=0.8)
 
 
 def values(config):
-    return [group["params"]["r"] for group in config[NAME]["mappings"]]
+    """The values of r, without repeats."""
+    config = config if isinstance(config, dict) else config.to_dict()
+    return {table["params"]["r"] for table in config[NAME]["mappings"].values()}
 
 
-def patched():
-    return patch_model(BERT.build(), "r-softmax", r=0.1)
+def patched(cls=None):
+    return patch_model(BERT.build(cls), "r-softmax", r=0.1)
 
 
 def own(model, value):
@@ -36,14 +38,8 @@ def own(model, value):
         mapping.set_value("r", value)
 
 
-def replaced(model, value):
-    for layer in model.encoder.layer:
-        layer.attention.self.sparse_attn = Mapping("r-softmax", r=value)
-
-
 CHANGES = {
     "by the module": own,
-    "by another module": replaced,
     "by set_parameter": lambda model, value: set_parameter(model, "r", value),
     "by a schedule": lambda model, value: SparsitySchedule(final=value).apply(model, 1.0),
     "by a second patch": lambda model, value: patch_model(model, "r-softmax", r=value),
@@ -54,210 +50,144 @@ CHANGES = {
 def test_every_change_is_shown_and_saved(change, tmp_path):
     model = patched()
     change(model, 0.4)
-    assert values(vars(model.config)) == values(model.config.to_dict()) == [0.4]
+    assert values(vars(model.config)) == values(model.config) == {0.4}
     assert '"r": 0.4' in str(model.config)
     model.save_pretrained(tmp_path)
-    assert values(json.loads((tmp_path / "config.json").read_text())) == [0.4]
-    assert next(mappings_of(load_pretrained(AutoModel, tmp_path))).value("r") == 0.4
+    assert values(json.loads((tmp_path / "config.json").read_text())) == {0.4}
+    assert next(mappings_of(AutoModel.from_pretrained(tmp_path))).value("r") == 0.4
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "clip"])
-@pytest.mark.parametrize(
-    "twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
-)
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_shows_its_own_modules(twin, name):
     model = patch_model(BY_NAME[name].build(), "r-softmax", r=0.1)
     other = twin(model)
     own(other, 0.2)
     own(model, 0.3)
-    assert (values(vars(model.config)), values(vars(other.config))) == ([0.3], [0.2])
-    assert all(values(vars(m.config)) == [0.2] for m in other.modules() if hasattr(m, "config"))
+    for each, value in ((model, 0.3), (other, 0.2)):
+        configs = [m.config for m in each.modules() if NAME in vars(getattr(m, "config", m))]
+        assert configs
+        assert all(values(config) == {value} for config in configs)
 
 
-def test_a_config_without_its_model_shows_what_that_was():
+def test_a_copied_config_shows_what_the_model_was():
     model = patched()
-    config, pickled = model.config, pickle.dumps(model.config)
-    copied = copy.deepcopy(config)
-    SparsitySchedule(final=0.4).apply(model, 1.0)
-    assert values(vars(copied)) == values(vars(pickle.loads(pickled))) == [0.1]
-    assert len(pickled) < 10_000  # and takes no weights along
-    assert values(config.to_dict()) == [0.4]
-    del model
-    gc.collect()
-    assert values(config.to_dict()) == [0.4]
-
-
-def test_a_part_whose_model_is_gone_says_what_it_is():
-    whole = patch_model(BertForSequenceClassification(BERT.build().config), "r-softmax", r=0.1)
-    SparsitySchedule(final=0.4).apply(whole, 1.0)
-    part = whole.bert
-    del whole
-    gc.collect()
-    assert values(part.config.to_dict()) == [0.4]
-
-
-def test_a_copied_part_says_what_a_schedule_sets():
-    whole = patch_model(BertForSequenceClassification(BERT.build().config), "r-softmax", r=0.1)
-    part = copy.deepcopy(whole.bert)
-    SparsitySchedule(final=0.4).apply(part, 1.0)
-    assert values(part.config.to_dict()) == [0.4]
-    assert values(whole.config.to_dict()) == [0.1]
-
-
-def test_a_config_that_was_replaced_says_what_comes_after():
-    model = patched()
-    model.config = copy.deepcopy(model.config)
-    set_parameter(model, "r", 0.2)
-    assert values(model.config.to_dict()) == [0.2]
-    model.config = copy.deepcopy(model.config)
-    patch_model(model, "r-softmax", r=0.3)
+    copied, pickled = copy.deepcopy(model.config), pickle.dumps(model.config)
     own(model, 0.4)
-    assert values(model.config.to_dict()) == [0.4]
+    assert values(copied) == values(pickle.loads(pickled)) == {0.1}
+    assert len(pickled) < 10_000  # and takes no weights along
 
 
-def test_models_of_one_config_are_saved_each_as_it_is(tmp_path):
+def test_the_weights_win_over_a_config_that_did_not_follow(tmp_path):
+    model = patched()
+    model.config = copy.deepcopy(model.config)
+    own(model, 0.4)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert torch.equal(BERT.hidden(loaded), BERT.hidden(model))
+    assert values(loaded.config) == {0.4}
+
+
+def test_a_config_that_was_replaced_or_overwritten_raises_when_loaded(tmp_path):
+    model = patched()
+    model.config = BERT.build().config
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="the config describes no mapping"):
+        AutoModel.from_pretrained(tmp_path)
+    model.config.sparse_attn = None
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"config\.sparse_attn: expected a table with version"):
+        AutoModel.from_pretrained(tmp_path)
+
+
+def test_a_copied_part_is_tied_to_its_own_values(tmp_path):
+    whole = patched("BertForSequenceClassification")
+    part = copy.deepcopy(whole.bert)
+    IN_HALF.apply(part, 0.5)
+    assert (values(part.config), values(whole.config)) == ({0.4}, {0.1})
+    part.save_pretrained(tmp_path)
+    assert torch.equal(BERT.hidden(BertModel.from_pretrained(tmp_path)), BERT.hidden(part))
+
+
+def test_models_of_one_config_do_not_share():
     config = BERT.build().config
-    models = {"r-softmax": BertModel(config), "sparsemax": BertModel(config)}
+    models = {n: BertForSequenceClassification(config).eval() for n in ("r-softmax", "t-softmax")}
     for mapping, model in models.items():
-        patch_model(model, mapping)
+        patch_multilabel_head(patch_model(model, mapping), mapping)
+    own(models["r-softmax"], 0.4)
+    assert values(models["r-softmax"].config) == {0.4}
     for mapping, model in models.items():
-        model.save_pretrained(tmp_path / mapping)
-        loaded = load_pretrained(AutoModel, tmp_path / mapping)
-        assert {m.name for m in mappings_of(loaded)} == {mapping}
+        entries = vars(model.config)
+        assert {t["mapping"] for t in entries[NAME]["mappings"].values()} == {mapping}
+        assert entries[MULTILABEL]["head"]["mapping"] == mapping
         assert all(m.config is model.config for m in model.modules() if hasattr(m, "config"))
-    unpatch_model(models["sparsemax"])
-    assert values(config.to_dict()) == [0.15]
-    assert NAME not in vars(models["sparsemax"].config)
+    unpatch_multilabel_head(unpatch_model(model))
+    assert MULTILABEL in vars(models["r-softmax"].config)
+    assert not {NAME, MULTILABEL} & vars(model.config).keys()
+    model(**BERT.inputs())
 
 
-def test_heads_of_models_of_one_config_are_saved_each_as_it_is():
-    config = BERT.build().config
-    first, second = (BertForSequenceClassification(config) for _ in range(2))
-    patch_multilabel_head(first, "sparsemax")
-    patch_multilabel_head(second, "entmax")
-    entries = [vars(m.config)[MULTILABEL]["head"]["mapping"] for m in (first, second)]
-    assert entries == ["sparsemax", "entmax"]
-    unpatch_multilabel_head(second)
-    assert (MULTILABEL in vars(config), MULTILABEL in vars(second.config)) == (True, False)
+def test_a_model_of_the_config_of_a_patched_one_is_patched_and_has_its_own_values():
+    """A config that holds mappings describes a patched model."""
+    model = patched()
+    other = BertModel(model.config).eval()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(BERT.hidden(other), BERT.hidden(model))
+    own(other, 0.4)
+    assert (values(model.config), values(other.config)) == ({0.1}, {0.4})
 
 
 @peft_warns
 def test_a_schedule_reaches_what_peft_trains_and_layers_that_were_added():
-    model = patch_model(BertForSequenceClassification(BERT.build().config), "r-softmax", r=0.1)
     adapter = LoraConfig(target_modules=["intermediate.dense"], modules_to_save=["attention"])
-    wrapped = get_peft_model(model, adapter)
-    SparsitySchedule(final=0.4).apply(wrapped, 1.0)
+    wrapped = get_peft_model(patched("BertForSequenceClassification"), adapter)
+    IN_HALF.apply(wrapped, 0.5)
     assert [mapping.value("r") for mapping in mappings_of(wrapped)] == [0.4] * 4
     model = patched()
     model.encoder.layer.append(copy.deepcopy(model.encoder.layer[0]))
-    SparsitySchedule(final=0.4).apply(model, 1.0)
-    assert values(model.config.to_dict()) == [0.4]
-
-
-def test_a_step_of_a_schedule_walks_no_modules(monkeypatch):
-    class Wrapper(nn.Module):
-        def __init__(self, module):
-            super().__init__()
-            self.module = module
-
-    model = Wrapper(patched())
-    first, second = mappings_of(model)
-
-    def walk(*arguments, **options):
-        raise AssertionError("a walk")
-
-    monkeypatch.setattr(nn.Module, "named_modules", walk)
-    SparsitySchedule(final=0.4).apply(model, 1.0)
-    assert (first.value("r"), second.value("r")) == (0.4, 0.4)
-
-
-@pytest.mark.parametrize("replace", [replaced, CHANGES["by a second patch"]])
-def test_a_schedule_reaches_mappings_that_came_later(replace):
-    model = patched()
-    schedule = SparsitySchedule(final=0.4)
-    schedule.apply(model, 0.5)
-    replace(model, 0.9)
-    schedule.apply(model, 1.0)
-    assert [mapping.value("r") for mapping in mappings_of(model)] == [0.4, 0.4]
+    patch_model(model, "r-softmax", layers=[1])
+    IN_HALF.apply(model, 0.5)
+    assert [mapping.value("r") for mapping in mappings_of(model)] == [0.4] * 3
+    assert values(model.config) == {0.4}
 
 
 def test_a_schedule_of_a_whole_reaches_the_part_that_is_patched():
     model = BY_NAME["t5"].build()
     patch_model(model.encoder, "r-softmax")
-    SparsitySchedule(final=0.4).apply(model, 1.0)
+    IN_HALF.apply(model, 0.5)
     assert [mapping.value("r") for mapping in mappings_of(model)] == [0.4, 0.4]
-    assert values(vars(model.encoder.config)) == [0.4]
+    assert values(model.encoder.config) == {0.4}
 
 
-@pytest.mark.parametrize("entry", [None, {"version": 1, "mappings": []}])
-def test_a_config_that_is_overwritten_ends_the_next_call_and_the_next_save(entry, tmp_path):
-    model = patched()
-    model.config.sparse_attn = entry
-    for use in (lambda: model(**BERT.inputs()), lambda: model.save_pretrained(tmp_path)):
-        with pytest.raises(RuntimeError, match=r"config\.sparse_attn was overwritten.*patch_model"):
-            use()
-    del model.config.sparse_attn
-    model(**BERT.inputs())
-    assert values(model.config.to_dict()) == [0.1]
-
-
-def test_a_config_without_the_mappings_is_completed_by_a_call_and_not_saved_before(tmp_path):
-    model = patched()
-    model.config = BERT.build().config
-    with pytest.raises(RuntimeError, match="its config was replaced by one without sparse_attn"):
-        model.save_pretrained(tmp_path / "refused")
-    model(**BERT.inputs())
-    model.save_pretrained(tmp_path / "saved")
-    assert next(mappings_of(load_pretrained(AutoModel, tmp_path / "saved"))).value("r") == 0.1
-
-
-def test_a_copied_config_can_be_saved(tmp_path):
-    model = patched()
-    model.config = copy.deepcopy(model.config)
-    model.save_pretrained(tmp_path)
-    assert next(mappings_of(load_pretrained(AutoModel, tmp_path))).value("r") == 0.1
-    own(model, 0.3)
-    model(**BERT.inputs())
-    assert values(model.config.to_dict()) == [0.3]
-
-
-def test_a_head_whose_config_was_replaced_is_shown_again():
-    model = BertForSequenceClassification(BERT.build().config)
-    patch_multilabel_head(model, "sparsemax")
-    model.config = BERT.build().config
-    model(**BERT.inputs())
-    assert MULTILABEL in vars(model.config)
-    unpatch_multilabel_head(model)
-    assert (len(model._forward_pre_hooks), len(model._state_dict_pre_hooks)) == (0, 0)
+# Layers that came after patching
 
 
 @pytest.mark.parametrize("place", ["replaced", "added"])
 def test_a_layer_that_came_later_computes_no_softmax_unasked(place):
-    model, other = patched(), BERT.build().encoder.layer[0]
+    model, other = patched("BertForSequenceClassification"), BERT.build().encoder.layer[0]
+    layers = model.bert.encoder.layer
     if place == "added":
-        model.encoder.layer.append(other)
+        layers.append(other)
     else:
-        model.encoder.layer[0] = other
-    number = list(model.encoder.layer).index(other)
-    for use in (
-        lambda: model(**BERT.inputs()),
-        lambda: SparsitySchedule(final=0.4).apply(model, 1.0),
-    ):
+        layers[0] = other
+    number = list(layers).index(other)
+    for call in (model, model.forward, model.bert):
         with pytest.raises(RuntimeError, match=rf"layer\.{number}\.\S+ was added .*\[{number}\]"):
-            use()
+            call(**BERT.inputs())
     patch_model(model, "sparsemax", layers=[number])
-    names = ["r-softmax"] * len(model.encoder.layer)
+    names = ["r-softmax"] * len(layers)
     names[number] = "sparsemax"
     assert [mapping.name for mapping in mappings_of(model)] == names
     with torch.no_grad():
-        zeros = model(**BERT.inputs(), output_attentions=True).attentions[number] == 0
-    assert zeros.any()
-    assert other.attention.self.config._attn_implementation == NAME
+        seen = model(**BERT.inputs(), output_attentions=True).attentions
+    assert (seen[number] == 0).any()
     unpatch_model(model)
-    assert (len(model._forward_pre_hooks), len(model._state_dict_pre_hooks)) == (0, 0)
-    assert other.attention.self.config._attn_implementation == "sdpa"
-    assert not hasattr(other.attention.self, NAME)
-    assert len(other.attention.self._forward_pre_hooks) == 0
+    assert not model._forward_pre_hooks
+    model(**BERT.inputs())
+    attention = other.attention.self
+    assert attention.config._attn_implementation == "sdpa"
+    assert not hasattr(attention, NAME)
+    assert not attention._forward_pre_hooks
 
 
 def test_a_module_that_came_later_and_computes_its_own_softmax_is_refused():
@@ -265,3 +195,15 @@ def test_a_module_that_came_later_and_computes_its_own_softmax_is_refused():
     model.encoder.layer[0].attention.output = nn.MultiheadAttention(8, 2)
     with pytest.raises(ValueError, match=r"computes softmax in encoder\.layer\.0\.att"):
         model(**BERT.inputs())
+
+
+@peft_warns
+def test_an_adaption_prompt_in_a_patched_model_is_refused():
+    """Its attention adds a softmax of its own; PEFT calls `model.forward`."""
+    family = BY_NAME["llama"]
+    adapter = AdaptionPromptConfig(adapter_len=4, adapter_layers=2, task_type="CAUSAL_LM")
+    model = get_peft_model(patch_model(family.build("LlamaForCausalLM"), "sparsemax"), adapter)
+    ids = family.inputs()["input_ids"]
+    for call, options in ((model, {}), (model.generate, {"max_new_tokens": 1})):
+        with pytest.raises(ValueError, match=r"computes softmax in .*self_attn"):
+            call(input_ids=ids, **options)

@@ -15,7 +15,6 @@ from transformers import (
 )
 
 from sparse_attn import patch_model
-from sparse_attn.hf.loading import read_config
 from sparse_attn.hf.opening import load_model, load_tokenizer, resolve_model
 from sparse_attn.inspection import record_attention
 from tests.conversion.command.running import converted
@@ -23,6 +22,11 @@ from tests.conversion.command.running import converted
 gguf = pytest.importorskip("gguf", reason="needs the package gguf")
 
 LETTERS = "abcdefgh"
+SIZES = {
+    "context_length": 64, "embedding_length": 32, "block_count": 2, "feed_forward_length": 32,
+    "head_count": 4, "head_count_kv": 2, "rope_dimension_count": 8, "vocab_size": 16,
+    "bos_token_id": 0, "eos_token_id": 0,
+}  # fmt: skip
 # names in the file of a layer's weights
 LAYER = {
     "attn_norm": "input_layernorm",
@@ -58,23 +62,15 @@ def folder(llama: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(llama: Any, folder: Path, without: str = "") -> Path:
     config, state = llama.config, llama.state_dict()
     writer = gguf.GGUFWriter(str(folder / "tiny.gguf"), "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_block_count(2)
-    writer.add_feed_forward_length(32)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(8)
+    for name, value in SIZES.items():
+        getattr(writer, f"add_{name}")(value)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(16)
     writer.add_tokenizer_model("gpt2")
     words = ["<end>", *LETTERS, "ab", "cd", *(f"<{i}>" for i in range(5))]
     writer.add_token_list(words)
     writer.add_token_types([3, *[1] * 10, *[3] * 5])
     writer.add_token_merges(["a b", "c d"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
     names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
     for layer in range(2):
         names |= {f"blk.{layer}.{a}": f"model.layers.{layer}.{b}" for a, b in LAYER.items()}
@@ -98,17 +94,16 @@ def test_a_file_or_the_folder_that_holds_it(folder: Path, llama: Any, place: str
     config, tokenizer = load_tokenizer(path)
     assert config.architectures == ["LlamaForCausalLM"]
     ids = torch.tensor([tokenizer("abcab")["input_ids"]])
-    model = load_model(path, config, AutoModelForCausalLM)
+    model = load_model(path, AutoModelForCausalLM)
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, llama(ids).logits)
 
 
 def test_it_can_be_patched_saved_and_loaded(folder: Path, tmp_path: Path) -> None:
     path = resolve_model(str(folder), gguf=True)
-    config, _ = load_tokenizer(path)
-    model = load_model(path, config, AutoModelForCausalLM)
+    model = load_model(path, AutoModelForCausalLM)
     patch_model(model, "sparsemax").save_pretrained(tmp_path)
-    again = load_model(str(tmp_path), read_config(tmp_path), AutoModelForCausalLM)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
     ids = torch.tensor([[1, 2, 3]])
     with torch.no_grad():
         assert torch.equal(model(ids).logits, again(ids).logits)
@@ -116,19 +111,17 @@ def test_it_can_be_patched_saved_and_loaded(folder: Path, tmp_path: Path) -> Non
 
 def test_without_a_head(folder: Path, llama: Any) -> None:
     path = resolve_model(str(folder), gguf=True)
-    config, _ = load_tokenizer(path)
     ids = torch.tensor([[1, 2, 3]])
     with torch.no_grad():
-        found = load_model(path, config, AutoModel)(ids).last_hidden_state
+        found = load_model(path, AutoModel)(ids).last_hidden_state
         torch.testing.assert_close(found, llama.model(ids).last_hidden_state)
 
 
 @pytest.mark.parametrize("cls", [AutoModel, AutoModelForCausalLM])
 def test_missing_weights(llama: Any, tmp_path: Path, cls: Any) -> None:
     path = resolve_model(str(written(llama, tmp_path, without="blk.1.attn_q")), gguf=True)
-    config, _ = load_tokenizer(path)
     with pytest.raises(ValueError, match=r"lacks .*weights, such as .*q_proj"):
-        load_model(path, config, cls)
+        load_model(path, cls)
 
 
 def test_what_does_not_read_it(folder: Path) -> None:
@@ -149,7 +142,7 @@ def test_convert(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     record = converted(folder / "tiny.gguf", out, lines=lines)
     assert record["mappings"][0]["zeros"] > 0.2
-    healed = load_model(str(out / "model"), read_config(out / "model"), AutoModelForCausalLM)
+    healed = load_model(str(out / "model"), AutoModelForCausalLM)
     with torch.no_grad(), record_attention(healed) as found:
         healed(torch.tensor([[1, 2, 3, 4]]))
     assert found.mean > 0

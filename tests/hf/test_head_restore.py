@@ -5,117 +5,106 @@ import pickle
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 from sparse_attn import patch_model, unpatch_model
-from sparse_attn.heads import (
-    MultiLabelHead,
-    patch_lm_head,
-    patch_multilabel_head,
-    unpatch_lm_head,
-    unpatch_multilabel_head,
-)
 from sparse_attn.hf.config import MULTILABEL
 
-from .heads import fingerprint
-from .helpers import case_id, peft_warns
-from .lm_heads import BY_MODEL, run
-from .multilabel_models import BERT, GPT2, KINDS, MODELS, patched_model, without_labels
+from . import lm_heads, multilabel_models
+from .heads import fingerprint, run, shared, unlabelled
+from .helpers import case_id
+from .lm_heads import BY_MODEL
+from .multilabel_models import BERT, GPT2
+
+FEW = [*(BY_MODEL[name] for name in ("gpt2", "bert", "t5")), BERT, GPT2]
+few = pytest.mark.parametrize("model", FEW, ids=case_id)
+MIXTURE = {"mapping": "plif", "knots": 8, "components": 2}
+PREDICTED = {"mapping": "r-softmax", "sparsity": "predicted"}
 
 
-@pytest.mark.parametrize("problem_type", [None, "regression"])
-@pytest.mark.parametrize("model", MODELS, ids=case_id)
-def test_unpatch_restores_everything(model, problem_type):
-    inputs, plain = model.inputs(), model.build(problem_type=problem_type)
-    before = fingerprint(plain, without_labels(inputs))
-    patch_multilabel_head(plain, "softmax")
-    assert plain.config.problem_type == "single_label_classification"
-    assert run(plain, inputs).loss.isfinite()
-    patch_multilabel_head(plain, "r-softmax", sparsity="predicted")
-    assert [type(m) for m in plain.modules()].count(MultiLabelHead) == 1
-    assert unpatch_multilabel_head(plain) is plain
-    assert fingerprint(plain, without_labels(inputs)) == before
-    with pytest.raises(ValueError, match=f"head of {model.cls} is not patched; call patch_multi"):
-        unpatch_multilabel_head(plain)
+@pytest.mark.parametrize("model", [*lm_heads.MODELS, *multilabel_models.MODELS], ids=case_id)
+def test_unpatch_restores_everything(model):
+    """Also after a second patch, which replaces the first."""
+    inputs, plain = model.inputs(), model.build()
+    if model.key == MULTILABEL:
+        inputs = unlabelled(inputs)
+        plain.config.problem_type = "regression"
+    before, weight = fingerprint(plain, inputs), model.head(plain).weight
+    for arguments in ({"mapping": "sigsoftmax"}, PREDICTED if model.key == MULTILABEL else MIXTURE):
+        assert model.patch(plain, **arguments) is plain
+        assert run(plain, model.inputs()).loss.isfinite()
+        assert model.head(plain).weight is weight
+        names = [name for name in plain.state_dict() if name in before["state"]]
+        assert names == list(before["state"])
+    assert model.unpatch(plain) is plain
+    assert fingerprint(plain, inputs) == before
+    with pytest.raises(ValueError, match=f"head of {model.cls} is not patched; call patch_"):
+        model.unpatch(plain)
 
 
-def test_unpatch_keeps_what_was_trained():
-    inputs, model = BERT.inputs(), BERT.build()
-    patch_multilabel_head(model, "sparsemax")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = model.classifier.weight.clone()
-    model(**inputs).loss.backward()
-    optimizer.step()
-    hidden = torch.randn(2, 16)
-    scores = model.classifier.scores(hidden)
-    unpatch_multilabel_head(model)
-    assert not torch.equal(model.classifier.weight, before)
-    assert torch.equal(model.classifier(hidden), scores)
-
-
-LANGUAGE = [(BY_MODEL[name], patch_lm_head, unpatch_lm_head) for name in ("gpt2", "bert", "t5")]
-CLASSES = [(model, patch_multilabel_head, unpatch_multilabel_head) for model in (BERT, GPT2)]
-each = pytest.mark.parametrize(("model", "patch", "unpatch"), [*LANGUAGE, *CLASSES], ids=case_id)
-
-
-@each
-def test_attention_and_head_are_patched_apart(model, patch, unpatch):
-    inputs, plain = without_labels(model.inputs()), model.build()
+@few
+def test_attention_and_head_are_patched_apart(model):
+    inputs, plain = unlabelled(model.inputs()), model.build()
     before = fingerprint(plain, inputs)
-    patch(plain, "sigsoftmax")
+    model.patch(plain, "sigsoftmax")
     assert plain.config._attn_implementation == "sdpa"
-    run(plain, inputs)
     head_only = fingerprint(plain, inputs)
     patch_model(plain, "entmax")
-    unpatch(plain)
+    model.unpatch(plain)
     assert plain.config._attn_implementation == "sparse_attn"
-    assert plain.config.attn_implementation == "sparse_attn"
-    run(patch(plain, "sigsoftmax"), inputs)
+    run(model.patch(plain, "sigsoftmax"), inputs)
     assert fingerprint(unpatch_model(plain), inputs) == head_only
-    assert fingerprint(unpatch(plain), inputs) == before
+    assert fingerprint(model.unpatch(plain), inputs) == before
 
 
-@each
-def test_wrapped_models_are_patched_inside(model, patch, unpatch):
-    inputs, plain = model.inputs(), model.build()
-    kinds = [type(module) for module in plain.modules()]
-    wrapped = torch.nn.DataParallel(plain)
-    assert patch(wrapped, "sigsoftmax") is wrapped
-    assert [type(module) for module in plain.modules()] != kinds
-    assert run(wrapped.module, inputs).loss == run(plain, inputs).loss
-    unpatch(wrapped)
-    assert [type(module) for module in plain.modules()] == kinds
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [(m, k) for m in (BY_MODEL["gpt2"], BY_MODEL["llama"], BERT) for k in m.kinds],
+    ids=case_id,
+)
+def test_wrapped_and_copied_models_are_patched(model, kind):
+    inputs, patched = model.inputs(), model.patched(kind)
+    expected, ties = run(patched, inputs).loss, shared(patched)
+    for twin in (copy.deepcopy(patched), pickle.loads(pickle.dumps(patched))):
+        assert torch.equal(run(twin, inputs).loss, expected)
+        assert shared(twin) == ties
+        if model is BERT:
+            twin.classifier.threshold = 0.7
+            entries = [vars(m.config)[MULTILABEL]["head"] for m in (twin, patched)]
+            assert entries[0]["threshold"] == 0.7 != entries[1]["threshold"]
+        wrapped = torch.nn.DataParallel(twin)
+        assert model.unpatch(wrapped) is wrapped
+        assert type(model.head(twin)) is torch.nn.Linear
+        model.patch(wrapped, **copy.deepcopy(model.kinds[kind]))
+        assert type(model.head(twin)) is type(model.head(patched))
+    assert torch.equal(run(patched, inputs).loss, expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_copies_are_patched_and_have_a_record_of_their_own(kind):
-    inputs = BERT.inputs()
-    model = patched_model(BERT, kind)
-    expected = run(model, inputs)
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(run(twin, inputs).loss, expected.loss)
-        twin.classifier.threshold = 0.7
-        assert getattr(twin.config, MULTILABEL)["head"]["threshold"] == 0.7
-        assert getattr(model.config, MULTILABEL)["head"]["threshold"] != 0.7
-        unpatch_multilabel_head(twin)
-    assert torch.equal(run(model, inputs).loss, expected.loss)
+LM, CLASSES = BY_MODEL["gpt2"], BERT
 
 
-def test_what_a_head_refuses_leaves_the_model_alone():
-    inputs, model = BERT.inputs(), BERT.build()
-    before = fingerprint(model, without_labels(inputs))
-    for arguments in ({"mapping": "sparsecone"}, {"loss": "bce"}, {"threshold": 2}):
-        with pytest.raises(ValueError, match=r"zeros|loss=|threshold="):
-            patch_multilabel_head(model, **arguments)
-    with pytest.raises(ValueError, match="has an unpatchable head"):
-        patch_lm_head(model, "softmax")
-    assert fingerprint(model, without_labels(inputs)) == before
-
-
-@peft_warns
-def test_a_layer_that_peft_wraps_is_refused():
-    for options in ({"modules_to_save": ["classifier"]}, {"target_modules": ["classifier"]}):
-        options = {"target_modules": ["query"], **options}
-        wrapped = get_peft_model(BERT.build(), LoraConfig(r=2, **options))
-        with pytest.raises(ValueError, match=r"wrapped by PEFT \(classifier\..*patch before wrapp"):
-            patch_multilabel_head(wrapped, "sparsemax")
+@pytest.mark.parametrize("before", [None, "sparsemax"])
+@pytest.mark.parametrize(
+    ("model", "arguments", "error", "message"),
+    [
+        (LM, {"mapping": "sigsotfmax"}, ValueError, "mapping='sigsotfmax' is unknown; did you"),
+        (LM, {"mapping": "softmax", "knots": 3}, TypeError, "knots=3: unknown parameter; softmax"),
+        (LM, {"mapping": "softmax", "learn": "r"}, TypeError, "learn='r': softmax can learn sink"),
+        (LM, {"mapping": "softmax", "components": 0}, ValueError, "components=0: expected at leas"),
+        (LM, {"mapping": "softmax", "prior": "softmax"}, ValueError, "prior='softmax': only a mix"),
+        (LM, {"mapping": "sparsemax", "components": 2}, ValueError, "=sparsemax: it returns"),
+        (LM, {"mapping": "softmax", "components": 2, "prior": "sparsemax"}, ValueError,
+         "prior=sparsemax: it returns exact zeros"),
+        (CLASSES, {"mapping": "sparsecone"}, ValueError, "mapping=sparsecone: it returns zeros"),
+        (CLASSES, {"loss": "bce"}, ValueError, "loss='bce'"),
+        (CLASSES, {"threshold": 2}, ValueError, "threshold=2"),
+    ],
+    ids=case_id,
+)  # fmt: skip
+def test_wrong_arguments_are_refused_and_change_nothing(model, before, arguments, error, message):
+    inputs, plain = unlabelled(model.inputs()), model.build()
+    if before is not None:
+        model.patch(plain, before)
+    state = fingerprint(plain, inputs)
+    with pytest.raises(error, match=message):
+        model.patch(plain, **arguments)
+    assert fingerprint(plain, inputs) == state

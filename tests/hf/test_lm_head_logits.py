@@ -10,24 +10,29 @@ import transformers
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
-from sparse_attn.heads import patch_lm_head, unpatch_lm_head
+from sparse_attn.heads import patch_lm_head, patch_multilabel_head, unpatch_lm_head
 from tests.marks import first
 
 from .families import BY_NAME, tokens
+from .heads import run, unlabelled
 from .helpers import assert_near
-from .lm_heads import BY_MODEL, run
+from .lm_heads import BY_MODEL
+from .multilabel_models import BERT as CLASSIFIER
+
+LLAMA, BERT = {**BY_NAME["llama"].config, "head_dim": 8}, BY_NAME["bert"].config
+MOBILE = {**BERT, "embedding_size": 8, "true_hidden_size": 16, "intra_bottleneck_size": 16,
+          "num_feedforward_networks": 1}  # fmt: skip
 
 
-def small(cls, **changes):
-    config = {**BY_NAME["llama"].config, "head_dim": 8, **changes}
-    return getattr(transformers, cls)(getattr(transformers, cls).config_class(**config)).eval()
+def small(cls, config=LLAMA, **changes):
+    cls = getattr(transformers, cls)
+    return cls(cls.config_class(**{**config, **changes})).eval()
 
 
 @pytest.mark.parametrize(
     ("cls", "name", "on", "off"),
     [
         ("Gemma2ForCausalLM", "final_logit_softcapping", 30.0, None),
-        ("Gemma3ForCausalLM", "final_logit_softcapping", 30.0, None),
         ("GraniteForCausalLM", "logits_scaling", 8.0, 1.0),
         ("CohereForCausalLM", "logit_scale", 0.0625, 1.0),
     ],
@@ -36,55 +41,31 @@ def test_models_whose_config_changes_their_logits_are_refused(cls, name, on, off
     message = rf"{cls} changes its logits after the head \(config\.{name}={on}\).*set that to"
     with pytest.raises(ValueError, match=message):
         patch_lm_head(small(cls, **{name: on}), "sigsoftmax")
-    model = small(cls, **{name: off})
-    ids = tokens()
-    before = run(model, {"input_ids": ids}).logits
-    after = run(patch_lm_head(model, "softmax"), {"input_ids": ids}).logits
-    assert_near(after, before.log_softmax(-1))
+    model, inputs = small(cls, **{name: off}), {"input_ids": tokens()}
+    before = run(model, inputs).logits
+    assert_near(run(patch_lm_head(model, "softmax"), inputs).logits, before.log_softmax(-1))
 
 
-def test_soft_cap_without_a_switch_is_refused():
-    model = small("RecurrentGemmaForCausalLM", num_hidden_layers=3, attention_window_size=8)
-    with pytest.raises(ValueError, match=r"RecurrentGemmaForCausalLM changes.*logits_soft_cap=30"):
-        patch_lm_head(model, "sigsoftmax")
+def test_what_cannot_be_switched_off_is_refused():
+    capped = small("RecurrentGemmaForCausalLM", num_hidden_layers=3, attention_window_size=8)
+    bart = BY_MODEL["bart"].build()
+    bart.final_logits_bias[0, 3] = 1.0
+    esm = small("EsmForMaskedLM", BERT, pad_token_id=1, mask_token_id=3, rope_theta=1e4,
+                position_embedding_type="rotary")  # fmt: skip
+    for model, message in (
+        (capped, r"RecurrentGemmaForCausalLM changes.*logits_soft_cap=30"),
+        (bart, "adds its final_logits_bias to the logits"),
+        (esm, "EsmForMaskedLM adds its bias to the logits"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            patch_lm_head(model, "sigsoftmax")
 
 
-def test_bias_on_the_logits_is_refused():
-    model = BY_MODEL["bart"].build()
-    model.final_logits_bias[0, 3] = 1.0
-    with pytest.raises(ValueError, match="adds its final_logits_bias to the logits"):
-        patch_lm_head(model, "sigsoftmax")
-    model = transformers.EsmForMaskedLM(transformers.EsmConfig(**ESM))
-    with pytest.raises(ValueError, match="EsmForMaskedLM adds its bias to the logits"):
-        patch_lm_head(model, "sigsoftmax")
-
-
-MOBILE = {**BY_NAME["bert"].config, "embedding_size": 8, "true_hidden_size": 16,
-          "intra_bottleneck_size": 16, "num_feedforward_networks": 1}  # fmt: skip
-ESM = {**BY_NAME["bert"].config, "pad_token_id": 1, "mask_token_id": 3, "rope_theta": 1e4,
-       "position_embedding_type": "rotary"}  # fmt: skip
-CHAMELEON = {
-    **BY_NAME["llama"].config,
-    "vq_config": {"embed_dim": 8, "num_embeddings": 4, "latent_channels": 8, "base_channels": 32,
-                  "channel_multiplier": [1], "num_res_blocks": 1, "resolution": 8,
-                  "attn_resolutions": []},
-    "vocabulary_map": {"<image>": 4, "IMGIMGAZ": 5, "IMGIMGBZ": 6},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("cls", "config", "message"),
-    [
-        ("MobileBertForMaskedLM", MOBILE, "without calling its patched head"),
-        ("MobileBertForPreTraining", MOBILE, "without calling its patched head"),
-        ("ChameleonForConditionalGeneration", CHAMELEON, "changes its logits after the patched"),
-    ],
-)
+@pytest.mark.parametrize("cls", ["MobileBertForMaskedLM", "MobileBertForPreTraining"])
 @pytest.mark.parametrize("return_dict", [True, False])
-def test_logits_from_elsewhere_than_the_head_raise(cls, config, message, return_dict):
-    cls = getattr(transformers, cls)
-    model = patch_lm_head(cls(cls.config_class(**config)), "sigsoftmax")
-    with pytest.raises(RuntimeError, match=f"{cls.__name__} .*{message}"):
+def test_logits_from_elsewhere_than_the_head_raise(cls, return_dict):
+    model = patch_lm_head(small(cls, MOBILE), "sigsoftmax")
+    with pytest.raises(RuntimeError, match=f"{cls} .*without calling its patched head"):
         model(tokens(), return_dict=return_dict)
     unpatch_lm_head(model)(tokens())
 
@@ -92,136 +73,117 @@ def test_logits_from_elsewhere_than_the_head_raise(cls, config, message, return_
 @pytest.mark.parametrize(
     ("family", "cls"),
     [
-        ("mistral", "MistralForCausalLM"),
-        ("qwen3", "Qwen3ForCausalLM"),
-        ("gemma3", "Gemma3ForCausalLM"),
-        ("gpt-neox", "GPTNeoXForCausalLM"),
-        ("opt", "OPTForCausalLM"),
-        ("electra", "ElectraForMaskedLM"),
-        ("albert", "AlbertForMaskedLM"),
-        ("distilbert", "DistilBertForMaskedLM"),
-        ("xlm-roberta", "XLMRobertaForMaskedLM"),
-        ("layoutlm", "LayoutLMForMaskedLM"),
+        ("mistral", "MistralForCausalLM"), ("qwen3", "Qwen3ForCausalLM"),
+        ("gemma3", "Gemma3ForCausalLM"), ("gpt-neox", "GPTNeoXForCausalLM"),
+        ("gpt-oss", "GptOssForCausalLM"), ("opt", "OPTForCausalLM"),
+        ("electra", "ElectraForMaskedLM"), ("albert", "AlbertForMaskedLM"),
+        ("distilbert", "DistilBertForMaskedLM"), ("layoutlm", "LayoutLMForMaskedLM"),
         ("whisper", "WhisperForConditionalGeneration"),
     ],
-)
+)  # fmt: skip
 def test_models_that_leave_logits_alone_are_patched(family, cls):
     """Beside those that test_lm_head.py runs over."""
-    inputs = BY_NAME[family].inputs()
-    model = BY_NAME[family].build(cls)
+    inputs, model = BY_NAME[family].inputs(), BY_NAME[family].build(cls)
     before = run(model, inputs).logits
     assert_near(run(patch_lm_head(model, "softmax"), inputs).logits, before.log_softmax(-1))
 
 
-class Llama(transformers.LlamaForCausalLM):
-    """What follows its head is `after`, which the classes below change."""
-
-    def states(self, input_ids):
-        return self.model(input_ids).last_hidden_state
-
-    def forward(self, input_ids):
-        return CausalLMOutput(logits=self.after(self.lm_head(self.states(input_ids))))
+def in_place(model, states):
+    logits = model.lm_head(states)
+    logits /= 2.0
+    return CausalLMOutput(logits=logits)
 
 
-class Factor(Llama):
-    def after(self, logits):
-        return logits * 0.5
-
-
-class InPlace(Llama):
-    def after(self, logits):
-        logits /= 2.0
-        return logits
-
-
-class OneWord(Llama):
+def one_word(model, states):
     """Its p still sums to about 1."""
-
-    def after(self, logits):
-        logits[..., 0] -= 1e-3
-        return logits
-
-
-class Returned(Llama):
-    """As with return_dict=False."""
-
-    def forward(self, input_ids):
-        return (self.lm_head(self.states(input_ids)) - 1.0,)
+    logits = model.lm_head(states)
+    logits[..., 0] -= 1e-3
+    return CausalLMOutput(logits=logits)
 
 
-class Harmless(Llama):
+def harmless(model, states):
     """Arithmetic with hidden states and with the loss; logits of some tokens, in another type."""
+    logits = model.lm_head(0.5 * states).double()[:, 2:]
+    return CausalLMOutput(loss=logits.mean() * 2.0, logits=logits)
+
+
+def subtract(model, states):
+    """As with return_dict=False."""
+    return (model.lm_head(states) - 1.0,)
+
+
+def skip(model, states):
+    return CausalLMOutput(logits=F.linear(states, model.lm_head.weight))
+
+
+def skip_in_a_tuple(model, states):
+    return (F.linear(states, model.lm_head.weight),)
+
+
+def states_alone(model, states):
+    return BaseModelOutput(last_hidden_state=states)
+
+
+class Own(transformers.LlamaForCausalLM):
+    """It makes its output of hidden states by one of these."""
 
     def forward(self, input_ids):
-        logits = self.lm_head(0.5 * self.states(input_ids)).double()[:, 2:]
-        return CausalLMOutput(loss=logits.mean() * 2.0, logits=logits)
+        return self.finish(self, self.model(input_ids).last_hidden_state)
 
 
-class Skipping(Llama):
-    """Calls its head sometimes."""
-
-    def forward(self, input_ids, skip="no"):
-        states = self.states(input_ids)
-        if skip == "logits":
-            return CausalLMOutput(logits=F.linear(states, self.lm_head.weight))
-        if skip == "tuple":
-            return (F.linear(states, self.lm_head.weight),)
-        if skip == "all":
-            return BaseModelOutput(last_hidden_state=states)
-        return CausalLMOutput(logits=self.lm_head(states))
-
-
-def own(cls):
+def own(finish):
     torch.manual_seed(0)
-    return cls(transformers.LlamaConfig(**BY_NAME["llama"].config)).eval()
+    model = Own(transformers.LlamaConfig(**LLAMA)).eval()
+    model.finish = finish
+    return patch_lm_head(model, "sigsoftmax")
 
 
 @pytest.mark.parametrize("compiled", first(False, True))
-@pytest.mark.parametrize("cls", [Factor, InPlace, OneWord, Returned])
-def test_changed_logits_raise_at_every_forward(cls, compiled):
-    model = patch_lm_head(own(cls), "sigsoftmax")
+@pytest.mark.parametrize("finish", [in_place, one_word, subtract])
+def test_changed_logits_raise_at_every_forward(finish, compiled):
+    model = own(finish)
     for twin in (model, copy.deepcopy(model), model):
         call = torch.compile(twin, backend="eager", fullgraph=True) if compiled else twin
-        message = rf"{cls.__name__} changes its logits after the patched head"
+        message = "Own changes its logits after the patched head"
         with torch.no_grad(), pytest.raises(RuntimeError, match=message):
             call(tokens())
     unpatch_lm_head(model)(tokens())
 
 
-def test_arithmetic_with_anything_else_is_not():
-    logits = patch_lm_head(own(Harmless), "sigsoftmax")(tokens()).logits
+def test_changed_logits_of_a_classifier_raise():
+    model = patch_multilabel_head(CLASSIFIER.build(), "softmax")
+    model.classifier.register_forward_hook(lambda module, inputs, output: output * 2)
+    with pytest.raises(RuntimeError, match="changes its logits after the patched head"):
+        run(model, unlabelled(CLASSIFIER.inputs()))
+
+
+def test_what_is_not_about_logits_does_not_raise():
+    logits = own(harmless)(tokens()).logits
     assert_near(logits.exp().sum(-1), torch.ones_like(logits[..., 0]), 1e-5)
+    own(states_alone)(tokens())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("skip", ["logits", "tuple"])
-def test_logits_without_a_call_of_the_head_raise(skip):
-    model = patch_lm_head(own(Skipping), "sigsoftmax")
+@pytest.mark.parametrize("skipping", [skip, skip_in_a_tuple])
+def test_logits_without_a_call_of_the_head_raise(skipping):
+    model = own(harmless)
     model(tokens())
-    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        with pytest.raises(RuntimeError, match="Skipping computed its output without calling"):
-            twin(tokens(), skip)
+    model.finish = skipping
     compiled = torch.compile(model, backend="eager")
-    with pytest.raises(RuntimeError, match="without calling its patched head"):
-        compiled(tokens(), skip)
-    unpatch_lm_head(model)(tokens(), skip)
+    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), compiled):
+        with pytest.raises(RuntimeError, match="without calling its patched head"):
+            twin(tokens())
+    unpatch_lm_head(model)(tokens())
 
 
-def test_a_call_without_logits_needs_no_head():
-    model = patch_lm_head(own(Skipping), "sigsoftmax")
-    model(tokens(), "all")
-    model.model(tokens())
-
-
-def test_forward_of_an_instance_that_skips_the_head_raises():
+def test_a_forward_of_an_instance_that_skips_the_head_raises():
     """As Liger's does in training: the loss comes from the head's weight, without logits."""
 
     def fused(self, input_ids, labels):
         scores = F.linear(self.model(input_ids).last_hidden_state, self.lm_head.weight)
         return CausalLMOutput(loss=F.cross_entropy(scores.flatten(0, 1), labels.flatten()))
 
-    ids = tokens()
-    model = patch_lm_head(BY_MODEL["llama"].build(), "sigsoftmax")
+    ids, model = tokens(), patch_lm_head(BY_MODEL["llama"].build(), "sigsoftmax")
     model(ids)
     model.forward = types.MethodType(fused, model)
     with pytest.raises(RuntimeError, match="such as use_liger_kernel"):
@@ -234,27 +196,17 @@ def test_nan_and_half_precision_pass_the_guard():
         patch_lm_head(model, "sigsoftmax")(tokens())
     model.get_output_embeddings().weight.data.fill_(torch.nan)
     assert copy.deepcopy(model)(tokens()).logits.isnan().all()
-    patch_lm_head(model, "softmax")
-    assert model(tokens()).logits.isnan().all()
-
-
-@pytest.mark.slow
-def test_guard_does_not_break_the_graph():
-    inputs = BY_MODEL["llama"].inputs()
-    model = patch_lm_head(BY_MODEL["llama"].build(num_hidden_layers=1), "sigsoftmax")
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    assert_near(run(compiled, inputs).logits, run(model, inputs).logits)
 
 
 # torch's compiler looks at .grad of what crosses a break of the graph.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_compiled_model_computes_the_same():
-    inputs = BY_MODEL["llama"].inputs()
-    model = BY_MODEL["llama"].build(num_hidden_layers=1)
-    compiled = torch.compile(model, backend="eager")
-    assert patch_lm_head(compiled, "sparsemax") is compiled
-    expected = model(**inputs)
-    actual = compiled(**inputs)
+@pytest.mark.parametrize("whole", [True, False])
+def test_compiled_model_computes_the_same(whole):
+    """Without labels and checks of zeros the guard does not break the graph."""
+    inputs, model = BY_MODEL["llama"].inputs(), BY_MODEL["llama"].build(num_hidden_layers=1)
+    compiled = torch.compile(model, backend="eager", fullgraph=whole)
+    patch_lm_head(compiled, "sigsoftmax" if whole else "sparsemax")
+    expected, actual = model(**inputs), compiled(**inputs)
     assert_near(actual.loss, expected.loss)
     torch.testing.assert_close(actual.logits, expected.logits)

@@ -8,11 +8,13 @@ import transformers
 from torch import nn
 
 from sparse_attn import MappingSpec, functional, patch_model, patched, unpatch_model
-from sparse_attn.hf.patching import attention_layers, is_patched, set_parameter
+from sparse_attn.hf.layers import attention_layers
+from sparse_attn.hf.patching import is_patched, set_parameter
 from sparse_attn.mappings import registry
 
 from .families import BY_NAME, FAMILIES, HEADS
 from .helpers import assert_near, mappings_of
+from .test_restoring import fingerprint
 
 BERT, T5 = BY_NAME["bert"], BY_NAME["t5"]
 
@@ -27,10 +29,9 @@ def test_returns_the_model_and_records_the_mapping():
     assert is_patched(model)
     record = json.loads(model.config.to_json_string())["sparse_attn"]
     assert record == model.config.sparse_attn
-    (group,) = record["mappings"]
-    assert group["mapping"] == "r-softmax"
-    assert group["params"] == {"r": 0.3}
-    assert group["modules"] == [0, 1]
+    table = {"mapping": "r-softmax", "params": {"r": 0.3}, "learn": [], "per": "layer"}
+    places = [f"encoder.layer.{i}.attention.self" for i in (0, 1)]
+    assert record == {"version": 2, "mappings": dict.fromkeys(places, table)}
     assert "r-softmax" in repr(model)
 
 
@@ -57,16 +58,12 @@ def test_a_second_patch_keeps_the_originals():
     assert {name: id(p) for name, p in model.named_parameters()} == weights
 
 
-@pytest.mark.parametrize("name", ["t5", "bart", "whisper"])
-def test_a_layer_number_selects_it_in_both_stacks(name):
-    family = BY_NAME[name]
-    model = patch_model(family.build(), "sparsemax", layers=[1])
-    chosen = [layer for layer in attention_layers(model) if layer.block == 1]
-    assert [m.name for m in mappings_of(model)].count("sparsemax") == len(chosen) == 3
+def test_a_layer_number_selects_it_in_both_stacks():
+    model = patch_model(T5.build(), "sparsemax", layers=[1])
     for layer in attention_layers(model):
         expected = "sparsemax" if layer.block == 1 else "softmax"
         assert layer.module.sparse_attn.name == expected, layer.name
-    family.hidden(model)
+    assert names(model).count("sparsemax") == 3
 
 
 @pytest.mark.parametrize(
@@ -86,15 +83,10 @@ def test_layers_work_in_every_family(family):
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_values_by_head(family):
     """Head 0 alone is near softmax: its zeros are fewer than those of head 3."""
-    inputs = family.unmasked()
-    values = [0.0, 0.2, 0.4, 0.9]
-    model = patch_model(family.build(), "r-softmax", r=values, per="head")
-    zeros = []
+    inputs, zeros = family.unmasked(), []
+    model = patch_model(family.build(), "r-softmax", r=[0.0, 0.2, 0.4, 0.9], per="head")
     for mapping in mappings_of(model):
-        assert mapping.value("r").tolist() == pytest.approx(values)
-        mapping.register_forward_hook(
-            lambda _, args, weights: zeros.append((weights == 0).sum((0, 2, 3)))
-        )
+        mapping.register_forward_hook(lambda *call: zeros.append((call[2] == 0).sum((0, 2, 3))))
     family.hidden(model, inputs)
     assert len(zeros) == family.modules * (2 if family.name == "albert" else 1)
     for counts in zeros:
@@ -137,51 +129,55 @@ def test_wrapped_models():
     with patched(model, "softmax"):
         assert_near(BERT.hidden(model), plain)
     assert torch.equal(BERT.hidden(model), expected)
-    unpatch_model(model)
-    assert torch.equal(BERT.hidden(model), plain)
+    assert torch.equal(BERT.hidden(unpatch_model(model)), plain)
 
 
 def test_a_part_of_a_model_is_patched_alone():
     model = T5.build()
+    plain = T5.hidden(model)
     patch_model(model.encoder, "sparsemax")
-    assert len(list(mappings_of(model.encoder))) == 2
-    softened = T5.hidden(model)
-    plain = T5.hidden(T5.build())
-    assert (softened - plain).abs().max() > 1e-4
+    assert names(model.encoder) == names(model) == ["sparsemax"] * 2
+    assert (T5.hidden(model) - plain).abs().max() > 1e-4
     unpatch_model(model.encoder)
     assert torch.equal(T5.hidden(model), plain)
 
 
-@pytest.mark.parametrize("inner_first", [False, True])
-def test_a_part_of_a_patched_model_is_refused(inner_first):
-    """Each would switch the other's mappings to softmax, or its attention off for good."""
+def test_a_part_of_a_patched_model_is_refused():
+    """It would switch the other's mappings to softmax."""
     model = BERT.build("BertForSequenceClassification")
     plain = BERT.hidden(model.bert)
-    first, second = (model.bert, model) if inner_first else (model, model.bert)
-    patch_model(first, "sparsemax")
-    with pytest.raises(ValueError, match=f"{type(second).__name__}.*already patched"):
-        patch_model(second, "r-softmax", r=0.3, layers=[0])
-    assert names(model) == ["sparsemax", "sparsemax"]
-    unpatch_model(first)
+    patch_model(model, "sparsemax")
+    with pytest.raises(ValueError, match=r"BertModel.*already patched"):
+        patch_model(model.bert, "r-softmax", r=0.3, layers=[0])
+    assert names(model) == ["sparsemax"] * 2
+    unpatch_model(model)
     assert torch.equal(BERT.hidden(model.bert), plain)
 
 
-def test_two_models_of_one_class_do_not_meet():
-    first, second = BERT.build(), BERT.build()
-    plain = BERT.hidden(second)
-    patch_model(first, "sparsemax")
-    assert torch.equal(BERT.hidden(second), plain)
-    patch_model(second, "r-softmax", r=0.3)
-    assert names(first) == ["sparsemax"] * 2
+@pytest.mark.parametrize("name", ["t5", "clip"])
+def test_a_whole_may_be_patched_after_a_part_of_it(name):
+    family = BY_NAME[name]
+    model = family.build()
+    before = fingerprint(model, family)
+    part = model.encoder if name == "t5" else model.text_model
+    patch_model(part, "sparsemax")
+    patch_model(model, "r-softmax", r=0.3, layers=[0])
+    assert names(part) == ["r-softmax", "sparsemax"]
+    assert set(names(model)) == {"r-softmax", "sparsemax", "softmax"}
+    family.hidden(model)
+    unpatch_model(model)
+    assert fingerprint(model, family) == before
 
 
-def test_models_that_share_a_config_object_do_not_meet():
+def test_models_of_one_class_or_config_do_not_meet():
     """A patch writes to the config, which a user may have given to two models."""
-    first = BERT.build()
-    second = type(first)(first.config).eval()
-    plain = BERT.hidden(second)
-    unpatch_model(patch_model(first, "sparsemax"))
-    assert torch.equal(BERT.hidden(second), plain)
+    first, other = BERT.build(), BERT.build()
+    same = type(first)(first.config).eval()
+    plain = BERT.hidden(other), BERT.hidden(same)
+    patch_model(first, "sparsemax")
+    assert torch.equal(BERT.hidden(other), plain[0])
+    unpatch_model(first)
+    assert torch.equal(BERT.hidden(same), plain[1])
 
 
 def test_digits_in_a_name_are_no_block_number():
@@ -216,19 +212,12 @@ def test_registered_mapping_gets_the_mask(monkeypatch):
     inputs = BERT.inputs()
     other = {**inputs, "input_ids": inputs["input_ids"].where(inputs["attention_mask"] == 1, 7)}
     assert_near(BERT.hidden(model, other), BERT.hidden(model, inputs))
+    registry.register_mapping(MappingSpec("my-map", functional.sparsemax, zeros=True))
+    expected = BERT.hidden(patch_model(BERT.build(), "sparsemax"))
+    assert_near(BERT.hidden(patch_model(BERT.build(), "my-map")), expected)
 
 
 def test_training_mode_follows_the_model():
     model = patch_model(BERT.build(), "t-softmax", learn="t")
     assert not any(module.training for module in model.modules())
-    model.train()
-    assert all(module.training for module in model.modules())
-
-
-def test_registered_mapping_works_in_attention(monkeypatch):
-    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
-    spec = MappingSpec("my-map", functional.sparsemax, zeros=True)
-    registry.register_mapping(spec)
-    expected = BERT.hidden(patch_model(BERT.build(), "sparsemax"))
-    actual = BERT.hidden(patch_model(BERT.build(), "my-map"))
-    assert_near(actual, expected)
+    assert all(module.training for module in model.train().modules())

@@ -11,8 +11,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from sparse_attn import load_pretrained
-
 from .helpers import peft_warns
 
 SAVED = Path(__file__).parents[1] / "saved"
@@ -32,7 +30,7 @@ def check(name, outputs):
 @pytest.mark.parametrize("name", sorted(CLASSIFIERS | CAUSAL))
 def test_a_checkpoint(name):
     cls = AutoModelForCausalLM if name in CAUSAL else AutoModelForSequenceClassification
-    model = load_pretrained(cls, SAVED / name).eval()
+    model = cls.from_pretrained(SAVED / name).eval()
     check(name, model(IDS)[0])
 
 
@@ -40,7 +38,7 @@ def test_a_checkpoint(name):
 def test_an_adapter():
     from peft import PeftModel
 
-    base = load_pretrained(AutoModelForSequenceClassification, SAVED / "adapter-base")
+    base = AutoModelForSequenceClassification.from_pretrained(SAVED / "adapter-base")
     model = PeftModel.from_pretrained(base, SAVED / "adapter").eval()
     check("adapter", model(IDS)[0])
 

@@ -1,7 +1,6 @@
 """What was saved comes back with the same outputs."""
 
 import copy
-import json
 import re
 
 import pytest
@@ -21,12 +20,16 @@ BERT, VIT = BY_NAME["bert"], BY_NAME["vit"]
 TASK = AutoModelForSequenceClassification
 
 
+def assert_same(loaded, model, family=BERT):
+    assert torch.equal(family.hidden(loaded), family.hidden(model))
+
+
 @pytest.mark.parametrize("mapping", MAPPINGS, ids=mapping_id)
 def test_every_mapping_comes_back(mapping, tmp_path):
     model = patch(BERT.build(), mapping)
     model.save_pretrained(tmp_path)
-    loaded = load_pretrained(AutoModel, tmp_path)
-    assert torch.equal(BERT.hidden(loaded), BERT.hidden(model))
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert_same(loaded, model)
     assert loaded.config.sparse_attn == model.config.sparse_attn
 
 
@@ -38,7 +41,7 @@ def test_a_config_from_before_a_parameter_existed(tmp_path):
     text = path.read_text()
     path.write_text(re.sub(r'"center": 0\.0,\s*', "", text))
     assert path.read_text() != text
-    assert torch.equal(BERT.hidden(load_pretrained(AutoModel, tmp_path)), BERT.hidden(model))
+    assert_same(AutoModel.from_pretrained(tmp_path), model)
 
 
 @pytest.mark.parametrize("per", ["layer", "head"])
@@ -47,8 +50,8 @@ def test_learned_parameters_come_back_in_every_family(family, per, tmp_path):
     model = learning(family.build(), per=per)
     assert all(p.shape == ((4,) if per == "head" else (1,)) for p in learned(model).values())
     model.save_pretrained(tmp_path)
-    loaded = load_pretrained(type(model), tmp_path)
-    assert torch.equal(family.hidden(loaded), family.hidden(model))
+    loaded = type(model).from_pretrained(tmp_path)
+    assert_same(loaded, model, family)
     assert learned(loaded).keys() == learned(model).keys()
     assert len(learned(loaded)) == family.modules
     assert all(p.requires_grad for p in learned(loaded).values())
@@ -65,70 +68,42 @@ def several():
     return model
 
 
-def same_logits(first, second):
-    with torch.no_grad():
-        return torch.equal(first(**BERT.example).logits, second(**BERT.example).logits)
-
-
-@pytest.mark.parametrize("size", ["1GB", "4KB"])
-def test_several_mappings_in_one_model_come_back_twice(several, size, tmp_path):
+def test_several_mappings_in_one_model_come_back_twice_from_shards(several, tmp_path):
     model = several
     for folder in (tmp_path / "once", tmp_path / "again"):
-        model.save_pretrained(folder, max_shard_size=size)
-        assert (len(list(folder.glob("*.safetensors"))) > 2) == (size == "4KB")
-        model = load_pretrained(TASK, folder)
+        model.save_pretrained(folder, max_shard_size="4KB")
+        assert len(list(folder.glob("*.safetensors"))) > 2
+        model = TASK.from_pretrained(folder)
         names = [mapping.name for mapping in mappings_of(model)]
         assert names == ["r-softmax", "t-softmax", "plif", "softmax"]
-        assert same_logits(model, several)
+        with torch.no_grad():
+            assert torch.equal(model(**BERT.example).logits, several(**BERT.example).logits)
 
 
 def test_base_class_from_a_task_checkpoint_and_back(several, tmp_path):
     several.save_pretrained(tmp_path / "task")
     several.bert.save_pretrained(tmp_path / "part")
-    expected = BERT.hidden(several.bert)
     for folder in ("task", "part"):
-        base = load_pretrained(AutoModel, tmp_path / folder)
-        assert torch.equal(BERT.hidden(base), expected)
+        base = AutoModel.from_pretrained(tmp_path / folder)
+        assert_same(base, several.bert)
     base.save_pretrained(tmp_path / "base")
-    task = load_pretrained(TASK, tmp_path / "base")
-    assert torch.equal(BERT.hidden(task.bert), expected)
+    assert_same(TASK.from_pretrained(tmp_path / "base").bert, several.bert)
 
 
 def test_renamed_weights_of_a_task_checkpoint(tmp_path):
     """Transformers saves ViT under its old names: learned parameters too."""
     model = learning(VIT.build("ViTForImageClassification"))
-    expected = VIT.hidden(model.vit)
     model.save_pretrained(tmp_path)
-    loaded = load_pretrained(AutoModel, tmp_path, add_pooling_layer=False)
-    assert torch.equal(VIT.hidden(loaded), expected)
-    task = load_pretrained(transformers.ViTForImageClassification, tmp_path)
-    assert torch.equal(VIT.hidden(task.vit), expected)
-
-
-class OneWay:
-    """The conversion of torchao's int8 weights, which Transformers cannot revert."""
-
-    def reverse_transform(self):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("family", [BERT, VIT], ids=str)
-def test_a_quantized_checkpoint_brings_its_learned_parameters(family, monkeypatch, tmp_path):
-    model = learning(family.build(), per="head")
-    model.save_pretrained(tmp_path)
-    plain = type(model).from_pretrained(tmp_path)
-    conversions = [*(plain._weight_conversions or ()), OneWay()]
-    monkeypatch.setattr(plain, "_weight_conversions", conversions)
-    loaded = load_pretrained(plain, tmp_path)
-    assert torch.equal(family.hidden(loaded), family.hidden(model))
-    assert loaded._weight_conversions is conversions
+    base = AutoModel.from_pretrained(tmp_path, add_pooling_layer=False)
+    task = transformers.ViTForImageClassification.from_pretrained(tmp_path)
+    for loaded in (base, task.vit):
+        assert_same(loaded, model.vit, VIT)
 
 
 def test_options_of_from_pretrained(tmp_path):
     model = learning(BERT.build())
     model.save_pretrained(tmp_path)
-    task = load_pretrained(TASK, tmp_path, num_labels=5)
-    assert task.classifier.out_features == 5
+    assert load_pretrained(TASK, tmp_path, num_labels=5).classifier.out_features == 5
     loaded, information = load_pretrained(AutoModel, tmp_path, output_loading_info=True)
     assert is_patched(loaded)
     assert not information["missing_keys"]
@@ -138,63 +113,36 @@ def test_options_of_from_pretrained(tmp_path):
     assert config.sparse_attn == model.config.sparse_attn  # the caller's config is not changed
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("size", ["1GB", "4KB"])
-def test_a_variant_brings_its_own_learned_parameters(size, in_place, tmp_path):
-    models = {None: learning(BERT.build()), "ema": learning(BERT.build())}
-    for variant, model in models.items():
-        model.save_pretrained(tmp_path, variant=variant, max_shard_size=size)
-    for variant, model in models.items():
-        plain = AutoModel.from_pretrained(tmp_path, variant=variant) if in_place else AutoModel
-        loaded = load_pretrained(plain, tmp_path, variant=variant)
-        assert torch.equal(BERT.hidden(loaded), BERT.hidden(model))
-    for file in tmp_path.glob("*.safetensors*"):
-        if "ema" not in file.name:
-            file.unlink()
-    loaded = load_pretrained(AutoModel, tmp_path, variant="ema")
-    assert torch.equal(BERT.hidden(loaded), BERT.hidden(models["ema"]))
+def test_other_files_bring_their_own_learned_parameters(tmp_path):
+    usual, ema, pickled = (learning(BERT.build()) for _ in range(3))
+    usual.save_pretrained(tmp_path)
+    ema.save_pretrained(tmp_path, variant="ema", max_shard_size="4KB")
+    torch.save(pickled.state_dict(), tmp_path / "pytorch_model.bin")
+    assert_same(AutoModel.from_pretrained(tmp_path), usual)
+    assert_same(AutoModel.from_pretrained(tmp_path, variant="ema"), ema)
+    assert_same(AutoModel.from_pretrained(tmp_path, use_safetensors=False), pickled)
 
 
-def test_weights_that_the_config_names_bring_their_learned_parameters(tmp_path):
-    models = [learning(BERT.build()), learning(BERT.build())]
-    models[0].save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "named.safetensors")
-    models[1].save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    named = {**config, "transformers_weights": "named.safetensors"}
-    (tmp_path / "config.json").write_text(json.dumps(named))
-    for cls in (AutoModel, AutoModel.from_pretrained(tmp_path)):
-        assert torch.equal(BERT.hidden(load_pretrained(cls, tmp_path)), BERT.hidden(models[0]))
-
-
-def test_pickled_weights_do_not_get_learned_parameters_from_another_file(tmp_path):
-    model = learning(BERT.build())
-    model.save_pretrained(tmp_path)
-    torch.save(learning(BERT.build()).state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(RuntimeError, match=r"use_safetensors=False, but learned.*leave it out"):
-        load_pretrained(AutoModel, tmp_path, use_safetensors=False)
-    assert torch.equal(BERT.hidden(load_pretrained(AutoModel, tmp_path)), BERT.hidden(model))
-
-
-@pytest.mark.parametrize("dtype", ["auto", "bfloat16", torch.bfloat16])
-def test_dtype_reaches_from_pretrained(dtype, tmp_path):
+@pytest.mark.parametrize("dtype", ["auto", torch.bfloat16])
+def test_learned_parameters_stay_in_float32(dtype, tmp_path):
     model = learning(BERT.build()).to(torch.bfloat16)
     model.save_pretrained(tmp_path)
-    loaded = load_pretrained(AutoModel, tmp_path, dtype=dtype)
+    loaded = AutoModel.from_pretrained(tmp_path, dtype=dtype)
     assert loaded.dtype == torch.bfloat16
     assert all(p.dtype == torch.float32 for p in learned(loaded).values())
     assert all(torch.equal(p, learned(model)[n]) for n, p in learned(loaded).items())
-    assert load_pretrained(AutoModel, tmp_path, dtype=torch.float32).dtype == torch.float32
+    assert AutoModel.from_pretrained(tmp_path, dtype=torch.float32).dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "clip"])
 def test_unpatching_a_loaded_model_leaves_a_plain_one(name, tmp_path):
     family = BY_NAME[name]
-    family.build().save_pretrained(tmp_path / "plain")
-    learning(family.build()).save_pretrained(tmp_path / "patched")
-    plain = type(family.build()).from_pretrained(tmp_path / "plain")
-    loaded = unpatch_model(load_pretrained(type(plain), tmp_path / "patched"))
-    assert torch.equal(family.hidden(loaded), family.hidden(plain))
+    plain = family.build()
+    plain.save_pretrained(tmp_path / "plain")
+    learning(plain).save_pretrained(tmp_path / "patched")
+    plain = type(plain).from_pretrained(tmp_path / "plain")
+    loaded = unpatch_model(type(plain).from_pretrained(tmp_path / "patched"))
+    assert_same(loaded, plain, family)
     assert list(loaded.state_dict()) == list(plain.state_dict())
     texts = []
     for model in (loaded, plain):
@@ -211,30 +159,18 @@ def test_config_output_attentions_survives(name, tmp_path):
     inputs, key = family.example, "decoder_attentions" if name == "t5" else "attentions"
     family.build().save_pretrained(tmp_path / "plain")
     model = AutoModel.from_pretrained(tmp_path / "plain", output_attentions=True)
-    patch_model(model, "sparsemax", layers=[0])
-    patch_model(model, "sparsemax", layers=[1])
+    for layer in (0, 1):
+        patch_model(model, "sparsemax", layers=[layer])
     expected = getattr(model(**inputs), key)
     assert (expected[0][0] == 0).any()
     assert getattr(model(**inputs, output_attentions=False), key, None) is None
     model.save_pretrained(tmp_path / "patched")
-    plain = AutoModel.from_pretrained(tmp_path / "patched")
-    for loaded in (
-        load_pretrained(AutoModel, tmp_path / "patched"),
-        load_pretrained(plain, tmp_path / "patched"),
-        copy.deepcopy(model),
-    ):
+    for loaded in (AutoModel.from_pretrained(tmp_path / "patched"), copy.deepcopy(model)):
         assert torch.equal(getattr(loaded(**inputs), key)[0], expected[0])
         unpatch_model(loaded)
         assert loaded.config.output_attentions is True
         assert not loaded._forward_pre_hooks
         assert (getattr(loaded(**inputs), key)[0][0] > 0).sum() > (expected[0][0] > 0).sum()
-
-
-def test_output_attentions_of_load_pretrained(tmp_path):
-    patch_model(BERT.build(), "sparsemax").save_pretrained(tmp_path)
-    loaded = load_pretrained(AutoModel, tmp_path, output_attentions=True)
-    assert len(loaded(**BERT.inputs()).attentions) == 2
-    assert load_pretrained(AutoModel, tmp_path)(**BERT.inputs()).attentions is None
 
 
 FRESH = """
@@ -247,8 +183,8 @@ except ValueError as error:
     print(error)
 assert "sparse_attn" not in sys.modules
 
-from sparse_attn import load_pretrained
-model = load_pretrained(AutoModel, folder + "/model")
+import sparse_attn
+model = AutoModel.from_pretrained(folder + "/model")
 with torch.no_grad():
     torch.save(model(**torch.load(folder + "/inputs.pt")).last_hidden_state, folder + "/outputs.pt")
 """

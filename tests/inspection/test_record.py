@@ -11,14 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    BertForSequenceClassification,
     BertModel,
     LlamaConfig,
     LlamaForCausalLM,
 )
 
 from sparse_attn import Mapping, load_pretrained, patch_model
-from sparse_attn.heads import patch_multilabel_head
 from sparse_attn.hf.patching import is_patched
 from sparse_attn.inspection import record, record_attention
 from sparse_attn.inspection.recording import valid_queries
@@ -342,15 +340,6 @@ def test_what_is_saved_or_copied_inside_a_block(name: str | None, tmp_path: Path
             assert torch.equal(again.zero_counts.counts, calls)
     # calls of a copy are not counted
     assert torch.equal(made.zero_counts.counts, calls)
-
-
-def test_a_patched_head_still_guards_its_config_after_a_block() -> None:
-    model = patch_multilabel_head(BertForSequenceClassification(bert().config), "sparsemax")
-    with record_attention(model):
-        pass
-    model.config.sparse_attn_multilabel = None
-    with pytest.raises(RuntimeError, match=r"config\.sparse_attn_multilabel was overwritten"):
-        model(torch.tensor([[5, 6, 7, 8]]))
 
 
 def test_a_block_leaves_nothing_behind() -> None:

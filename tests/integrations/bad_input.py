@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
-from sparse_attn import patch_model, unpatch_model
+from sparse_attn import patch_model
 from tests.bad_input import Wrong
 from tests.letters import letter_tokenizer
 
@@ -25,18 +25,6 @@ def saved(folder: Path, model: Any, mapping: str | None = None) -> str:
 def bert(folder: Path, mapping: str | None = "sparsemax") -> str:
     config = BertConfig(vocab_size=88, intermediate_size=8, **SIZES)
     return saved(folder, BertModel(config), mapping)
-
-
-def transformer(folder: Path, mapping: str | None = "sparsemax", **options: Any) -> Any:
-    from sparse_attn.integrations.sentence_transformers import PatchedTransformer
-
-    return PatchedTransformer(bert(folder, mapping), **options)
-
-
-def unpatched_inside(folder: Path) -> None:
-    module = transformer(folder)
-    unpatch_model(module.model)
-    module.save(str(folder))
 
 
 def gpt2(folder: Path, mapping: str | None = None) -> str:
@@ -58,16 +46,6 @@ def refused(
     return Wrong(name, call, error, says)
 
 
-OF_SENTENCE_TRANSFORMERS = [
-    refused("PatchedTransformer: backend", "backend=", lambda at: transformer(at, backend="onnx")),
-    refused(
-        "PatchedTransformer: attention",
-        "attn_implementation=",
-        lambda at: transformer(at, model_kwargs={"attn_implementation": "eager"}),
-    ),
-    refused("PatchedTransformer: plain", "nothing was patched", lambda at: transformer(at, None)),
-    refused("PatchedTransformer: unpatched inside", "unpatched alone", unpatched_inside),
-]
 OF_LM_EVAL = [
     refused("lm-eval: mapping", "entmaxx", lambda at: evaluated(str(at), mapping="entmaxx")),
     refused("lm-eval: value", "alpha=3", lambda at: evaluated(str(at), mapping="entmax", alpha=3)),
@@ -84,7 +62,4 @@ OF_LM_EVAL = [
     ),
     refused("lm-eval: none for a plain model", "needed", lambda at: evaluated(gpt2(at))),
 ]
-ROWS = [
-    *(OF_SENTENCE_TRANSFORMERS if find_spec("sentence_transformers") else ()),
-    *(OF_LM_EVAL if find_spec("lm_eval") else ()),
-]
+ROWS = OF_LM_EVAL if find_spec("lm_eval") else []

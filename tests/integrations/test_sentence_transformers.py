@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 
-from sparse_attn import convert, load_pretrained, patch_model, patched, unpatch_model
+from sparse_attn import convert, patch_model, patched, unpatch_model
 from tests.commands import python
 from tests.comparison.running import texts
 from tests.hf.helpers import jitter, peft_warns
@@ -25,10 +25,8 @@ from sentence_transformers.sentence_transformer.losses import (  # noqa: E402
     MultipleNegativesRankingLoss,
 )
 
-from sparse_attn.integrations.sentence_transformers import PatchedTransformer  # noqa: E402
-
 TEXTS = texts(9)
-OPEN = {"device": "cpu", "trust_remote_code": True}
+OPEN = {"device": "cpu"}
 
 
 @pytest.fixture
@@ -43,31 +41,19 @@ def learned(plain):
     return plain
 
 
-def classes(folder):
-    return [entry["type"] for entry in json.loads((folder / "modules.json").read_text())]
-
-
 @pytest.mark.slow
-def test_it_loads_as_it_was_saved_in_a_process_that_does_not_know_us(learned, tmp_path):
+def test_it_loads_as_it_was_saved_where_we_are_imported(learned, tmp_path):
     expected = learned.encode(TEXTS)
-    folder = tmp_path / "saved"
-    learned.save_pretrained(str(folder))
-    assert classes(folder)[0] == (
-        "sparse_attn.integrations.sentence_transformers.PatchedTransformer"
-    )
-    # with the flag, too, the class is that of the installed package
-    for name in ("sentence_transformers.py", "sparse_attn.py"):
-        (folder / name).write_text("raise SystemExit('code of the folder was run')")
-    loaded = SentenceTransformer(str(folder), **OPEN)
-    assert (loaded.encode(TEXTS) == expected).all()
+    learned.save_pretrained(str(tmp_path))
+    assert (SentenceTransformer(str(tmp_path), **OPEN).encode(TEXTS) == expected).all()
     program = f"""
 from sentence_transformers import SentenceTransformer
 try:
-    SentenceTransformer({str(folder)!r}, device="cpu")
+    SentenceTransformer({str(tmp_path)!r}, device="cpu")
 except ValueError as error:
-    assert "`trust_remote_code=True`" in str(error)
-model = SentenceTransformer({str(folder)!r}, device="cpu", trust_remote_code=True)
-print(model.encode({TEXTS}).tolist())
+    assert "sparse_attn" in str(error)
+import sparse_attn
+print(SentenceTransformer({str(tmp_path)!r}, device="cpu").encode({TEXTS}).tolist())
 """
     there = json.loads(python("-c", program, env={"HF_HUB_OFFLINE": "1"}))
     assert torch.equal(torch.tensor(there), torch.tensor(expected))
@@ -76,42 +62,22 @@ print(model.encode({TEXTS}).tolist())
 def test_unpatched_it_is_saved_as_a_plain_model(plain, tmp_path):
     expected = plain.encode(TEXTS)
     with patched(plain, "sparsemax"):
-        assert type(plain[0]) is PatchedTransformer
         assert abs(plain.encode(TEXTS) - expected).max() > 1e-3
-    patch_model(plain, "sparsemax")
-    with patched(plain, "entmax", alpha=1.5):
-        unpatch_model(plain)
-    assert type(plain[0]) is PatchedTransformer
-    unpatch_model(plain)
-    assert type(plain[0]) is Transformer
+    unpatch_model(patch_model(plain, "sparsemax"))
     plain.save_pretrained(str(tmp_path))
-    assert (SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS) == expected).all()
+    assert (SentenceTransformer(str(tmp_path), **OPEN).encode(TEXTS) == expected).all()
 
 
-def test_what_was_patched_inside_is_completed_in_place(plain, tmp_path):
-    """Its folder is as one of Transformers, such as `sparse-attn convert` writes."""
+def test_a_folder_of_transformers_loads(plain, tmp_path):
+    """Such as `sparse-attn convert` writes, whatever attention is asked for."""
     patch_model(plain[0].model, "t-softmax", t=2.0, learn="t")
     jitter(plain)
-    expected = plain.encode(TEXTS)
-    plain.save_pretrained(str(tmp_path / "inside"))
-    loaded = SentenceTransformer(str(tmp_path / "inside"), device="cpu")
-    with pytest.raises(RuntimeError, match=r"complete it with sparse_attn\.load_pretrained\(model"):
-        loaded.encode(TEXTS)
-    assert load_pretrained(loaded, tmp_path / "inside") is loaded
-    assert (loaded.encode(TEXTS) == expected).all()
-    loaded.save_pretrained(str(tmp_path / "whole"))
-    again = SentenceTransformer(str(tmp_path / "whole"), **OPEN)
-    assert (again.encode(TEXTS) == expected).all()
-
-
-def test_a_folder_of_transformers_never_computes_softmax(plain, tmp_path):
-    patch_model(plain[0].model, "sparsemax").save_pretrained(str(tmp_path))
+    plain[0].model.save_pretrained(str(tmp_path))
     plain.tokenizer.save_pretrained(str(tmp_path))
-    with pytest.raises(RuntimeError, match="load_pretrained"):
-        SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)
-    for options in ({"attn_implementation": "eager"}, {"attn_implementation": {"": "sdpa"}}):
-        with pytest.raises(ValueError, match="load_pretrained"):
-            SentenceTransformer(str(tmp_path), device="cpu", model_kwargs=options)
+    for options in ({}, {"attn_implementation": "eager"}):
+        loaded = SentenceTransformer(str(tmp_path), **OPEN, model_kwargs=options)
+        expected = SentenceTransformer(modules=[plain[0], loaded[1]], **OPEN)
+        assert (loaded.encode(TEXTS) == expected.encode(TEXTS)).all()
 
 
 def test_a_converted_model_is_saved_whole(plain, tmp_path):
@@ -166,11 +132,9 @@ def test_the_trainer_trains_it_resumes_and_loads_the_best(learned, models, tmp_p
 
 
 @peft_warns
-def test_adapters_are_merged_before_it_is_saved(learned, tmp_path):
+def test_merged_adapters_are_saved(learned, tmp_path):
     adapter = LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
     learned[0].model = get_peft_model(learned[0].model, adapter)
-    with pytest.raises(ValueError, match=r"BertModel has PEFT adapters.*merge_and_unload\(\)"):
-        learned.save_pretrained(str(tmp_path / "refused"))
     learned[0].model = learned[0].model.merge_and_unload()
     learned.save_pretrained(str(tmp_path / "merged"))
     loaded = SentenceTransformer(str(tmp_path / "merged"), **OPEN)

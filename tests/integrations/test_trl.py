@@ -16,6 +16,7 @@ from transformers import (
 
 from sparse_attn import load_pretrained, patch_model
 from sparse_attn.heads import patch_lm_head
+from sparse_attn.hf.patching import is_patched
 from tests.letters import letter_tokenizer
 
 trl = pytest.importorskip("trl", reason="needs trl")
@@ -155,13 +156,15 @@ def test_the_policy_is_the_reference_of_preferences(llama, tokenizer, tmp_path):
 
 
 @projects
-@pytest.mark.parametrize("saved", [False, True])
-def test_a_reference_that_is_loaded_is_refused(saved, llama, tokenizer, tmp_path):
-    """TRL loads it from the folder of the policy, without its mappings."""
+def test_a_reference_that_is_loaded_is_refused_or_patched(llama, tokenizer, tmp_path):
+    """TRL loads it from where the policy came from."""
     llama.save_pretrained(tmp_path / "plain")
     model = patch_model(AutoModelForCausalLM.from_pretrained(tmp_path / "plain"), "sparsemax")
-    if saved:
-        model.save_pretrained(tmp_path / "patched")
-        model = load_pretrained(AutoModelForCausalLM, tmp_path / "patched")
     with pytest.raises(RuntimeError, match=r"ref_model=copy\.deepcopy\(model\)"):
         chooser(model, tokenizer, tmp_path).train()
+    model.save_pretrained(tmp_path / "patched")
+    trainer = chooser(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "patched"), tokenizer, tmp_path
+    )
+    trainer.train()
+    assert is_patched(trainer.ref_model)

@@ -1,26 +1,23 @@
 """Every model that Transformers' tests build is patched before they get hold of it."""
 
 import functools
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from sparse_attn import load_pretrained, patch_model, unpatch_model
+from sparse_attn import patch_model, unpatch_model
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.patching import is_patched
-from sparse_attn.hf.plain_loading import expected
 
 
 @contextmanager
 def every_model_patched(classes: tuple[Any, ...], mapping: str, **arguments: Any) -> Iterator[None]:
     """Patch every model of these classes that is constructed or loaded.
 
-    A folder that a patched model was saved to is loaded by `load_pretrained`. A patched model that
+    A patched model that
     is asked for another implementation is unpatched: what compares two then compares it with us.
     """
     depth = 0
@@ -39,9 +36,9 @@ def every_model_patched(classes: tuple[Any, ...], mapping: str, **arguments: Any
         @functools.wraps(init)
         def wrapper(self: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
             # a config of a patched model may ask for eager attention here: we patch the model
-            with inside() as outermost, expected():
+            with inside() as outermost:
                 init(self, *args, **kwargs)
-                if outermost:
+                if outermost and not is_patched(self):  # by its config
                     patch_model(self, mapping, **arguments)
 
         return wrapper
@@ -51,13 +48,10 @@ def every_model_patched(classes: tuple[Any, ...], mapping: str, **arguments: Any
 
     def from_pretrained(cls: Any, pretrained_model_name_or_path: Any, **kwargs: Any) -> Any:
         with inside() as outermost:
-            if outermost and _holds_patched(pretrained_model_name_or_path, kwargs.get("config")):
-                return load_pretrained(cls, pretrained_model_name_or_path, **kwargs)
             loaded = load(cls, pretrained_model_name_or_path, **kwargs)
-            if outermost:
-                patch_model(
-                    loaded[0] if isinstance(loaded, tuple) else loaded, mapping, **arguments
-                )
+            model = loaded[0] if isinstance(loaded, tuple) else loaded
+            if outermost and not is_patched(model):  # as it was saved
+                patch_model(model, mapping, **arguments)
             return loaded
 
     def set_attn_implementation(self: PreTrainedModel, implementation: Any) -> None:
@@ -83,9 +77,3 @@ def every_model_patched(classes: tuple[Any, ...], mapping: str, **arguments: Any
         for owner, name, value in replaced:
             stack.enter_context(patch.object(owner, name, value))
         yield
-
-
-def _holds_patched(path: Any, config: Any) -> bool:
-    if path is None or config is not None:
-        return path is not None and NAME in vars(config)
-    return NAME in json.loads((Path(path) / "config.json").read_text())

@@ -25,7 +25,6 @@ FEW = (
     "test_batching_equivalence",
     "test_can_be_initialized_on_meta",
     "test_determinism",
-    "test_from_pretrained_no_checkpoint",
     "test_gradient_checkpointing_enable_disable",
     "test_hidden_states_output",
     "test_model_outputs_equivalence",

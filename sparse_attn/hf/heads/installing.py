@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from torch import nn
@@ -12,8 +11,8 @@ from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
 from sparse_attn.heads.multilabel import MultiLabelHead
 from sparse_attn.hf.adapters import release_adapters, watch_adapters
-from sparse_attn.hf.config import INSTALLED, Description, Patch, own_configs, unmark
-from sparse_attn.hf.heads.guard import install_guard, remove_guard
+from sparse_attn.hf.config import add_entry, configs_of, hold, remove_entry
+from sparse_attn.hf.heads.guard import install_guard, owners, remove_guard
 
 PatchedHead = LinearHead | MixtureHead | MultiLabelHead
 HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)
@@ -21,6 +20,7 @@ HeadT = TypeVar("HeadT", LinearHead, MixtureHead, MultiLabelHead)
 
 def wrap(old: Any, head: HeadT) -> HeadT:
     """Give `head` the weight and bias of the layer `old`, and its device, dtype and mode."""
+    hold(head.mapping)
     head.weight, head.bias = old.weight, old.bias
     return head.to(old.weight.device, old.weight.dtype).train(old.training)
 
@@ -34,34 +34,25 @@ def plain_linear(head: PatchedHead) -> nn.Linear:
 
 
 def install_head(
-    root: PreTrainedModel,
-    key: str,
-    old: nn.Module,
-    head: PatchedHead,
-    describe: Callable[[Any, Any], Description],
-    kept: Any,
+    root: PreTrainedModel, key: str, old: nn.Module, head: PatchedHead, entry: dict[str, Any]
 ) -> None:
-    """Replace `old` by `head`, guard it and mark the model with a `Patch`."""
-    own_configs(root)
+    """Replace `old` by `head`, guard it and describe it in the configs of its models."""
     _replace(root, old, head)
-    vars(head)[INSTALLED] = key
+    for owner in owners(root, head):
+        remove_guard(owner)
+        add_entry(owner.config, key, entry)
     install_guard(root, head)
-    Patch(root, key, describe, kept)
+    add_entry(root.config, key, entry)
     watch_adapters(root)
 
 
 def remove_head(root: PreTrainedModel, key: str, head: PatchedHead) -> None:
-    """Restore the plain layer, and remove the mark."""
+    """Restore the plain layer, and remove the entry."""
     _replace(root, head, plain_linear(head))
     remove_guard(root)
-    unmark(root, key)
+    for config in configs_of(root):
+        remove_entry(config, key)
     release_adapters(root)
-
-
-def added_parameters(root: PreTrainedModel, head: PatchedHead) -> dict[str, nn.Parameter]:
-    """Return the parameters of `head` except weight and bias, by full name."""
-    prefix = _names(root, head)[0]
-    return {f"{prefix}.{n}": p for n, p in head.named_parameters() if n not in ("weight", "bias")}
 
 
 def _replace(root: PreTrainedModel, old: nn.Module, new: nn.Module) -> None:

@@ -12,26 +12,14 @@ from transformers import PreTrainedModel
 from sparse_attn.heads.base import positive
 from sparse_attn.heads.linear import LinearHead
 from sparse_attn.heads.mixture import MixtureHead
-from sparse_attn.hf.config import (
-    HEAD,
-    Description,
-    hide,
-    patch_of,
-)
+from sparse_attn.hf.config import HEAD, own_configs, remove_entry
 from sparse_attn.hf.entries import with_module
 from sparse_attn.hf.heads.guard import refuse_changed_logits
-from sparse_attn.hf.heads.installing import (
-    added_parameters,
-    install_head,
-    plain_linear,
-    remove_head,
-    wrap,
-)
+from sparse_attn.hf.heads.installing import install_head, plain_linear, remove_head, wrap
 from sparse_attn.hf.heads.log_zero import unwatch_zeros, watch_zeros
 from sparse_attn.hf.heads.own_loss import own_loss, remove_own_loss
 from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.hf.patching import ModelT
-from sparse_attn.hf.refusals import refuse_lost_head
 from sparse_attn.mappings import Mapping
 
 PatchedHead: TypeAlias = LinearHead | MixtureHead
@@ -78,9 +66,7 @@ def patch_lm_head(
         **parameters: values of the mapping's parameters.
 
     Returns:
-        The same model. Save it with `save_pretrained` and load it with
-        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
-        call.
+        The same model.
 
     Raises:
         ValueError: an unknown mapping, a value out of range, a model without a linear output
@@ -90,7 +76,14 @@ def patch_lm_head(
         TypeError: an unknown parameter, or a model that is not from Transformers.
     """
     new_mapping = Mapping(mapping, learn=learn, **parameters)
-    _install(root_of(model), new_mapping, components, prior)
+    root = root_of(model)
+    if isinstance(root.get_output_embeddings(), PatchedHead) and HEAD not in vars(root.config):
+        raise ValueError(
+            f"{type(root).__name__} is, or contains, a part whose head is already patched; patch "
+            "or unpatch the model that was patched first"
+        )
+    own_configs(root)
+    _install(root, new_mapping, components, prior)
     return model
 
 
@@ -103,10 +96,13 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
     """
     root = root_of(model)
     head = root.get_output_embeddings()
-    if not isinstance(head, PatchedHead) or patch_of(root, HEAD) is None:
+    if HEAD not in vars(root.config):
         raise ValueError(
             f"the head of {type(root).__name__} is not patched; call patch_lm_head first"
         )
+    if not isinstance(head, PatchedHead):  # of the class that was saved; this one has none
+        remove_entry(root.config, HEAD)
+        return model
     remove_head(root, HEAD, head)
     delattr(root, RESIZE)
     remove_own_loss(root)
@@ -114,19 +110,11 @@ def unpatch_lm_head(model: ModelT) -> ModelT:
     return model
 
 
-def restore_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
-    """Patch the head as it was saved; a class without a head has nothing to restore."""
-    if root.get_output_embeddings() is None:
-        hide(root, HEAD)
-        return
-    mapping = Mapping(saved["mapping"], learn=saved["learn"], **saved["params"])
-    _install(root, mapping, saved["components"], saved["prior"])
-
-
-def head_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """Return the parameters of a patched head except weight and bias, by full name."""
-    head = root.get_output_embeddings()
-    return added_parameters(root, head) if isinstance(head, PatchedHead) else {}
+def install_described(root: PreTrainedModel, saved: dict[str, Any]) -> None:
+    """Patch the head as it was saved; a class without a head keeps the description."""
+    if root.get_output_embeddings() is not None:
+        mapping = Mapping(saved["mapping"], learn=saved["learn"], **saved["params"])
+        _install(root, mapping, saved["components"], saved["prior"])
 
 
 def _install(
@@ -137,23 +125,16 @@ def _install(
     _refuse(root, old)
     head = _head_like(old, mapping, components, prior)
     own = None if positive(mapping) else own_loss(root, old, mapping)
-    install_head(root, HEAD, old, head, _describe, {"components": components, "prior": prior})
+    described = mapping.describe()
+    entry = {name: described[name] for name in ("mapping", "params", "learn")}
+    entry |= {"components": components, "prior": prior}
+    install_head(root, HEAD, old, head, with_module(entry))
     remove_own_loss(root)
     unwatch_zeros(root)
     if own is not None:
         root.loss_function = own
         watch_zeros(root, head)
     setattr(root, RESIZE, functools.partial(_resize, root))
-
-
-def _describe(root: PreTrainedModel, kept: dict[str, Any]) -> Description:
-    """Describe config.sparse_attn_head: mapping and mixture."""
-    return functools.partial(_written, root.get_output_embeddings().mapping, kept)
-
-
-def _written(held: Mapping, kept: dict[str, Any]) -> dict[str, Any]:
-    mapping = held.describe()
-    return with_module({**{n: mapping[n] for n in ("mapping", "params", "learn")}, **kept})
 
 
 def _head_like(
@@ -190,12 +171,6 @@ def _refuse(root: PreTrainedModel, head: nn.Module | None) -> None:
             "wrapping the head (PEFT, quantization); a classifier takes another loss, such as "
             "losses.sparsemax_loss"
         )
-    if isinstance(head, PatchedHead) and patch_of(root, HEAD) is None:
-        raise ValueError(
-            f"{name} is, or contains, a part whose head is already patched; patch or unpatch the "
-            "model that was patched first"
-        )
-    refuse_lost_head(root)
     if not attention_layers(root):
         raise ValueError(
             f"{name} does not dispatch its attention through Transformers' AttentionInterface, "

@@ -13,19 +13,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.multilabel import MultiLabelHead
-from sparse_attn.hf.config import (
-    MULTILABEL,
-    Description,
-    hide,
-    patch_of,
-)
+from sparse_attn.hf.config import MULTILABEL, own_configs, remove_entry
 from sparse_attn.hf.entries import with_module
 from sparse_attn.hf.heads.guard import last_call
-from sparse_attn.hf.heads.installing import added_parameters, install_head, remove_head, wrap
+from sparse_attn.hf.heads.installing import install_head, remove_head, wrap
 from sparse_attn.hf.hooks import drop_hooks, keep_key
 from sparse_attn.hf.layers import root_of
 from sparse_attn.hf.patching import ModelT
-from sparse_attn.hf.refusals import refuse_lost_head
 from sparse_attn.mappings import Mapping
 
 OutputLayer: TypeAlias = nn.Linear | MultiLabelHead
@@ -61,9 +55,7 @@ def patch_multilabel_head(
         mapping, sparsity, loss, threshold: as `MultiLabelHead`.
 
     Returns:
-        The same model. Save it with `save_pretrained` and load it with
-        `sparse_attn.load_pretrained`; a plain `from_pretrained` raises, at the latest in the first
-        call.
+        The same model.
 
     Raises:
         ValueError: as `MultiLabelHead`; or a model whose linear layer to config.num_labels is
@@ -71,7 +63,9 @@ def patch_multilabel_head(
             head's.
         TypeError: a model that is not from Transformers.
     """
-    _install(root_of(model), mapping=mapping, sparsity=sparsity, loss=loss, threshold=threshold)
+    root = root_of(model)
+    own_configs(root)
+    _install(root, mapping=mapping, sparsity=sparsity, loss=loss, threshold=threshold)
     return model
 
 
@@ -83,22 +77,25 @@ def unpatch_multilabel_head(model: ModelT) -> ModelT:
         TypeError: a model that is not from Transformers.
     """
     root = root_of(model)
-    patch = patch_of(root, MULTILABEL)
-    if patch is None:
+    entry = vars(root.config).get(MULTILABEL)
+    if entry is None:
         raise ValueError(
             f"the head of {type(root).__name__} is not patched; call patch_multilabel_head first"
         )
-    remove_head(root, MULTILABEL, cast(MultiLabelHead, _output_layer(root)))
+    if find_output_layer(root) is None:  # of the class that was saved; this one has none
+        remove_entry(root.config, MULTILABEL)
+        return model
+    head = cast(MultiLabelHead, _output_layer(root))
+    remove_head(root, MULTILABEL, head)
     drop_hooks(root, _take_labels, _finish)
-    root.config.problem_type = patch.kept
+    root.config.problem_type = entry["problem_type"]
     return model
 
 
-def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> None:
-    """Patch the head as it was saved; a class without such a head has nothing to restore."""
+def install_described(root: PreTrainedModel, saved: dict[str, Any]) -> None:
+    """Patch the head as it was saved; a class without such a head keeps the description."""
     root.config.problem_type = saved["problem_type"]
     if find_output_layer(root) is None:
-        hide(root, MULTILABEL)
         return
     made = dict(saved["head"])
     made.pop("module", None)
@@ -106,37 +103,21 @@ def restore_multilabel_head(root: PreTrainedModel, saved: dict[str, Any]) -> Non
     _install(root, mapping=mapping, **made)
 
 
-def multilabel_parameters(root: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """Return the parameters of a patched head except weight and bias, by full name."""
-    if patch_of(root, MULTILABEL) is None:
-        return {}
-    return added_parameters(root, cast(MultiLabelHead, _output_layer(root)))
-
-
 def _install(root: PreTrainedModel, **arguments: Any) -> None:
     """Install the head; all errors are raised before the model is changed."""
-    refuse_lost_head(root)
     old = _output_layer(root)
     labels, hidden = old.weight.shape
     head = wrap(old, MultiLabelHead(hidden, labels, **arguments))
-    patch = patch_of(root, MULTILABEL)
-    usual = root.config.problem_type if patch is None else patch.kept
+    usual = root.config.problem_type
+    if isinstance(old, MultiLabelHead):
+        usual = vars(root.config)[MULTILABEL]["problem_type"]
     drop_hooks(root, _take_labels, _finish)
     keep_key(root.register_forward_pre_hook(_take_labels, with_kwargs=True))
     keep_key(root.register_forward_hook(_finish, always_call=True))
-    install_head(root, MULTILABEL, old, head, _describe, usual)
+    entry = {"problem_type": usual, "head": with_module(head.described)}
+    install_head(root, MULTILABEL, old, head, entry)
     keep_key(head.register_forward_hook(_number_rows))
     root.config.problem_type = PROBLEM_TYPE
-
-
-def _describe(root: PreTrainedModel, problem_type: str | None) -> Description:
-    """Describe config.sparse_attn_multilabel: the head; with PEFT, its trained copy."""
-    head = [module for module in root.modules() if isinstance(module, MultiLabelHead)][-1]
-    return functools.partial(_written, head, problem_type)
-
-
-def _written(head: MultiLabelHead, problem_type: str | None) -> dict[str, Any]:
-    return {"problem_type": problem_type, "head": with_module(head.describe())}
 
 
 def _output_layer(root: PreTrainedModel) -> OutputLayer:
@@ -210,6 +191,8 @@ def _finish(root: PreTrainedModel, inputs: Any, output: Any) -> Any:
     if output is None or call is None:  # if the head was not called, the guard raises
         return None
     head, hidden = cast(MultiLabelHead, call[0]), call[1]
+    if (entry := vars(root.config).get(MULTILABEL)) and not torch.compiler.is_compiling():
+        entry["head"] = head.described  # PEFT calls and trains a copy
     if labels is None:
         return None
     numbered = output["logits"] if isinstance(output, dict) else output[0]

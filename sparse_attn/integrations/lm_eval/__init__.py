@@ -12,7 +12,6 @@ except ImportError as error:
 
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import KEYS
-from sparse_attn.hf.loading import load_pretrained
 from sparse_attn.hf.patching import patch_model
 from sparse_attn.mappings import get_spec
 from sparse_attn.mappings.registry import parameters_of
@@ -34,7 +33,7 @@ class PatchedLM(HFLM):
 
     Raises:
         ValueError: a plain model without a mapping, a patched one with another; an unknown mapping,
-            a value out of range; and as `patch_model` and `load_pretrained`.
+            a value out of range; and as `patch_model`.
         TypeError: `pretrained` is a model.
     """
 
@@ -65,9 +64,6 @@ class PatchedLM(HFLM):
         adapter = options.pop("peft", None)
         # private: HFLM has no public step between loading a model and its first use
         super()._create_model(pretrained, **options)
-        if saved:
-            where = {name: options[name] for name in ("revision", "subfolder") if name in options}
-            load_pretrained(self._model, pretrained, **where)
         if self._mapping is not None:
             name, parameters = parts_of(self._mapping)
             patch_model(self._model, name, **parameters)
