@@ -162,6 +162,13 @@ def test_a_schedule_of_a_whole_reaches_the_part_that_is_patched():
 # Layers that came after patching
 
 
+def test_a_base_model_that_came_later_computes_no_softmax_unasked():
+    model = patched("BertForSequenceClassification")
+    model.bert = BERT.build()
+    with pytest.raises(RuntimeError, match=r"bert\.encoder\.layer\.0\.\S+ was added"):
+        model(**BERT.inputs())
+
+
 @pytest.mark.parametrize("place", ["replaced", "added"])
 def test_a_layer_that_came_later_computes_no_softmax_unasked(place):
     model, other = patched("BertForSequenceClassification"), BERT.build().encoder.layer[0]

@@ -149,6 +149,7 @@ def test_a_class_without_the_head_computes_the_plain_base(model, kind, attention
         assert twin.config.problem_type == problem
     with pytest.raises(RuntimeError, match=f"its weights lack .*{lost}"):
         model.auto.from_pretrained(tmp_path / "base")
+    assert model.key not in vars(model.unpatch(base).config)
 
 
 def test_another_class_with_such_a_head_takes_it(tmp_path):
