@@ -37,7 +37,7 @@ DIFFERS = "differs from softmax, as it must"
 CAUSES = {
     DIFFERS: r"ValueError: mean relative difference",
     "asserts the name of the implementation": r"assertTrue\([\w.]*_attn_implementation ==",
-    "learned parameters stay float32": r"sparse_attn\.raw_\w+ was upcasted",
+    "values stay float32": r"sparse_attn\.\w+ was upcasted",
     "refused: weights that lack values of the mappings": r"but its weights lack",
     "refused: weights of mappings, and a plain config": r"the config describes no mapping",
     "refused: learned parameters on the meta device": r"cannot start on the meta device",
