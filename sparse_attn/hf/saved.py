@@ -150,8 +150,10 @@ def _checked(original: Any) -> Any:
 def refuse_unfit(model: PreTrainedModel) -> None:
     """Raise for a model whose config describes the mappings of other attention modules."""
     for _, part in models_in(model):
+        if (entry := vars(part.config).get(NAME)) is None:
+            continue
         layers = attention_layers(part)
-        if (entry := vars(part.config).get(NAME)) is None or all(map(mappings_of, layers)):
+        if all(map(mappings_of, layers)):
             continue
         saved = [*entry["mappings"]] if isinstance(entry["mappings"], dict) else "positions"
         raise RuntimeError(
@@ -188,16 +190,20 @@ def _refuse_undescribed(model: PreTrainedModel, path: Any, unexpected: set[str])
     """Raise for weights of mappings that the config does not describe."""
     # of attention modules whose other weights are loaded: the others are not in this class
     apart = {key for key in unexpected if f".{NAME}." not in key}
+    of_attention, of_heads = unexpected - apart, [key for key in apart if ".mapping." in key]
+    if not (of_attention or of_heads):  # as of most plain models
+        return
+    layers = attention_layers(model)
     lost = [
         key
-        for key in unexpected - apart
+        for key in of_attention
         for module in [key.partition(f".{NAME}.")[0]]
         if not any(other.startswith(f"{module}.") for other in apart)
-        and any(_ends_as(module, layer.name) for layer in attention_layers(model))
+        and any(_ends_as(module, layer.name) for layer in layers)
     ]
     for name, module in model.named_modules(remove_duplicate=False):
-        if type(module) is nn.Linear:  # heads keep their mapping, and a mixture's weights, there
-            lost += [key for key in unexpected if key.startswith(f"{name}.mapping.")]
+        if type(module) is nn.Linear:  # heads keep their mapping there
+            lost += [key for key in of_heads if key.startswith(f"{name}.mapping.")]
     if lost:
         raise ValueError(
             f"{path}: its weights hold {', '.join(sorted(lost)[:3])}, but the config describes no "
