@@ -24,6 +24,7 @@ from sparse_attn.kernels.reference import exact_weights
 from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
+ONLY_BY_US = f"{NAME}.load_pretrained"  # the implementation of heads alone in version 1
 OBSERVER = "_sparse_attn_observer"
 CAUSAL = "_sparse_attn_causal"  # version of a mask that is causality alone, as its attribute
 REACHED = "_sparse_attn_reached"  # flag of an attention module that has called us
@@ -350,4 +351,4 @@ def _marked_mask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 AttentionInterface.register(NAME, sparse_attention)
 AttentionMaskInterface.register(NAME, sparse_attention_mask)
 # in configs of heads alone that version 1 wrote, until their model is built
-AttentionInterface.register(f"{NAME}.load_pretrained", sparse_attention)
+AttentionInterface.register(ONLY_BY_US, sparse_attention)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from sparse_attn.hf.attention import NAME
+from sparse_attn.hf.attention import NAME, ONLY_BY_US
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.module import Values
 
@@ -21,7 +21,6 @@ HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for th
 MULTILABEL = "sparse_attn_multilabel"  # and of `patch_multilabel_head`
 KEYS = (NAME, HEAD, MULTILABEL)
 VERSION = 2
-ONLY_BY_US = "sparse_attn.load_pretrained"  # the implementation of heads alone in version 1
 GUARDS = (NAME, ONLY_BY_US)
 
 

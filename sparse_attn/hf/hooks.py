@@ -149,6 +149,12 @@ def ask_for_weights(
     return args, {"output_attentions": True, **kwargs}
 
 
+def asks_for_weights(root: PreTrainedModel) -> bool:
+    """Whether every call of this model returns attention weights."""
+    # private: nn.Module has no public way to ask which hooks it has
+    return ask_for_weights in root._forward_pre_hooks.values()
+
+
 def drop_hooks(module: nn.Module, *functions: Any) -> None:
     """Remove these forward hooks from a module, if present."""
     # private: nn.Module has no public way to find a hook without its handle

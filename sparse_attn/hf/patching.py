@@ -26,6 +26,7 @@ from sparse_attn.hf.entries import is_learned, with_module
 from sparse_attn.hf.hooks import (
     add_layer_hooks,
     ask_for_weights,
+    asks_for_weights,
     drop_hooks,
     keep_key,
     remove_layer_hooks,
@@ -264,8 +265,7 @@ def _switch(root: PreTrainedModel) -> None:
         before[name] = None if usual in GUARDS else usual, inner.config.output_attentions
         for place, state in vars(inner).pop(PATCHED, {}).items():  # it was patched before
             earlier[f"{name}.{place}".strip(".")] = state
-        # private: nn.Module has no public way to ask which hooks it has
-        weights |= ask_for_weights in inner._forward_pre_hooks.values()
+        weights |= asks_for_weights(inner)
         drop_hooks(inner, ask_for_weights)
     if weights or root.config.output_attentions:
         keep_key(root.register_forward_pre_hook(ask_for_weights, with_kwargs=True))
@@ -277,8 +277,6 @@ def _switch(root: PreTrainedModel) -> None:
 
 def _describe(root: PreTrainedModel) -> None:
     """Write the mappings into the configs of the model and of the models inside it."""
-    # private: nn.Module has no public way to ask which hooks it has
-    weights = ask_for_weights in root._forward_pre_hooks.values()
     described: set[int] = set()
     for _, inner in models_in(root):
         layers = attention_layers(inner)
@@ -286,7 +284,7 @@ def _describe(root: PreTrainedModel) -> None:
             continue
         described.add(id(inner.config))
         tables = {layer.name: with_module(mappings_of(layer)[0].describe()) for layer in layers}
-        flags = {"output_attentions": True} if weights and inner is root else {}
+        flags = {"output_attentions": True} if inner is root and asks_for_weights(root) else {}
         add_entry(inner.config, NAME, {"mappings": tables, **flags})
 
 
