@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sparse_attn.heads.base import Head
+from sparse_attn.hf.config import models_in
 from sparse_attn.hf.hooks import Flag, drop_hooks, keep_key
 from sparse_attn.hf.layers import source_of_forward
 
@@ -37,8 +38,7 @@ _calls = threading.local()
 
 def owners(root: PreTrainedModel, head: nn.Module) -> list[PreTrainedModel]:
     """Return the models in `root`, including `root`, with this output embedding."""
-    models = [m for m in root.modules() if isinstance(m, PreTrainedModel)]
-    return [m for m in models if m.get_output_embeddings() is head]
+    return [m for _, m in models_in(root) if m.get_output_embeddings() is head]
 
 
 def refuse_changed_logits(root: PreTrainedModel, head: nn.Module) -> None:
