@@ -23,7 +23,7 @@ from benchmarks.attention.contestants import mapping_of
 from benchmarks.table import Benchmark, Case, Pace
 from benchmarks.timing import Contestant, DeviceClock, Race, Row, Task, wall_clock
 from sparse_attn.kernels import attention
-from sparse_attn.kernels.triton import again, plan, settings, tuned
+from sparse_attn.kernels.triton import plan, repeat_call, settings, tuned
 from sparse_attn.kernels.triton.settings import KERNELS, LONG, MEDIUM, Setting, Table
 from sparse_attn.mappings import Mapping, get_spec
 from sparse_attn.system.files import read_json, write_text
@@ -143,17 +143,17 @@ def measure(case: TuneCase, race: Race[Candidate]) -> list[Row]:
 def use(table: Table, plans: dict[Any, Any]) -> None:
     """Launch with this table from now on, and keep its plans apart from those of other tables."""
     settings.table_of = lambda device: table  # type: ignore[assignment]
-    plan._PLANS, again._READY = plans, {}
+    plan._PLANS, repeat_call._READY = plans, {}
 
 
 @contextmanager
 def own_tables() -> Iterator[None]:
     """Undo every `use` at the end."""
-    before = settings.table_of, plan._PLANS, again._READY
+    before = settings.table_of, plan._PLANS, repeat_call._READY
     try:
         yield
     finally:
-        settings.table_of, plan._PLANS, again._READY = before
+        settings.table_of, plan._PLANS, repeat_call._READY = before
 
 
 def one_kernel(

@@ -7,16 +7,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.command import Command
-from engine.config import ReportConfig
-from engine.experiment import Experiment, exit_if_failed
-from engine.sweep.config import Resources
-from glue.check import CheckConfig
-from glue.config import RunConfig
-from glue.sweep import SweepConfig
+from sparse_attn.engine.command import Command
+from sparse_attn.engine.config import ReportConfig
+from sparse_attn.engine.experiment import Experiment, exit_if_failed
+from sparse_attn.engine.sweep.config import Resources
+
+from .check import CheckConfig
+from .config import RunConfig
+from .sweep import SweepConfig
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import SweepPlan
+    from sparse_attn.engine.sweep.plan import SweepPlan
 
 
 def check(config: CheckConfig, resources: Resources) -> None:
@@ -27,7 +28,7 @@ def check(config: CheckConfig, resources: Resources) -> None:
         return
     records = EXPERIMENT.search(sweep, resources, checked=True)
     print(EXPERIMENT.report(ReportConfig(sweep.output_dir)))
-    from glue.summary import next_commands
+    from .summary import next_commands
 
     for line in next_commands(sweep, records):
         print(line)
@@ -94,23 +95,23 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         remove_checkpoints(folder)
 
     def summary(self, results: dict[str, Any], config: RunConfig) -> list[str]:
-        from glue.summary import summary
+        from .summary import summary
 
         return summary(results, config)
 
     def plan(self, sweep: SweepConfig) -> SweepPlan:
-        from glue.plan import make_plan
+        from .plan import make_plan
 
         return make_plan(sweep)
 
     def check(self, sweep: SweepConfig, plan: SweepPlan) -> None:
-        from glue.train import check_sweep
+        from .train import check_sweep
 
         check_sweep(sweep, plan)
 
     def seconds(self, config: RunConfig) -> float | None:
         started = time.perf_counter()
-        from glue.train import seconds
+        from .train import seconds
 
         return seconds(config, started)
 

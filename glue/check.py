@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.config import ScheduleConfig
-from engine.types import Mapping
-from glue.config import LabelledFiles, TrainConfig
-from glue.sweep import BASELINE, CandidateConfig, SweepConfig
+from sparse_attn.engine.config import ScheduleConfig
+from sparse_attn.engine.types import Mapping
 from sparse_attn.system.hub import is_hub_id
+
+from .config import LabelledFiles, TrainConfig
+from .sweep import BASELINE, CandidateConfig, SweepConfig
 
 RATES = (5e-5, 2e-5, 1e-4)  # a trial of each for every mapping; the first wins a tie
 SEEDS = 3
@@ -74,7 +75,7 @@ class CheckConfig(LabelledFiles):
 
 def _ramped(label: str, mapping: Mapping) -> CandidateConfig:
     """Ramp a mapping in by its dial, from the end without zeros, or else by `mixed-NAME`."""
-    from sparse_attn.mappings.derived import MIX, MIXED, SCALED
+    from sparse_attn.mappings.variants import MIX, MIXED, SCALED
 
     values = mapping.parameter_values()
     params = {name: value for name, value in values.items() if value is not None}

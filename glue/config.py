@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from engine.config import ScheduleConfig, check_fields, valid_seed
-from engine.types import PreTrainedModel, SparsitySchedule
+from sparse_attn.engine.config import ScheduleConfig, check_fields, valid_seed
+from sparse_attn.engine.types import PreTrainedModel, SparsitySchedule
 from sparse_attn.evaluation.labelled_files import digest, task_of_files
-from sparse_attn.evaluation.rows import column_names
 from sparse_attn.evaluation.tasks import Task, get_task
+from sparse_attn.evaluation.text_files import column_names
 from sparse_attn.reports.text import listing, plain
 from sparse_attn.system.hub import is_hub_id
 

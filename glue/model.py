@@ -18,14 +18,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from glue.config import SAVED
-from glue.data import CUT, ROW
 from sparse_attn.evaluation.labels import class_order
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.config import KEYS
 from sparse_attn.hf.heads.multilabel import find_output_layer
 from sparse_attn.hf.opening import corrupt_weights, open_tokenizer
 from sparse_attn.inspection.tokens import longest
+
+from .config import SAVED
+from .data import CUT, ROW
 
 
 @contextmanager

@@ -8,10 +8,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from engine.sweep.config import FIRST_TRIAL_SEED
-from engine.sweep.plan import Cell, SweepPlan, best_of, grid
-from glue.config import MappingConfig, RunConfig
-from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
+from sparse_attn.engine.sweep.plan import Cell, SweepPlan, best_of, grid
+
+from .config import MappingConfig, RunConfig
+from .sweep import CandidateConfig, SweepConfig, TaskConfig
 
 
 def make_plan(sweep: SweepConfig) -> SweepPlan:

@@ -8,17 +8,18 @@ import shlex
 from dataclasses import asdict
 from typing import Any
 
-from engine.sweep.records import Records
-from glue.config import MappingConfig, RunConfig, TrainConfig
-from glue.scoring import baseline
-from glue.sweep import BASELINE, SweepConfig
 from sparse_attn.cli.programs import command_of
-from sparse_attn.evaluation.rows import column_names
+from sparse_attn.engine.sweep.records import Records
 from sparse_attn.evaluation.tasks import Task
+from sparse_attn.evaluation.text_files import column_names
 from sparse_attn.reports.table import Table, plain
 from sparse_attn.reports.text import NOTHING
 from sparse_attn.system.imports import import_options, imported
 from sparse_attn.system.paths import ROOT
+
+from .config import MappingConfig, RunConfig, TrainConfig
+from .scoring import baseline
+from .sweep import BASELINE, SweepConfig
 
 
 def summary(results: dict[str, Any], config: RunConfig) -> list[str]:

@@ -6,10 +6,11 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.config import ScheduleConfig, check_fields, check_labels, check_rates
-from glue.config import LabelledFiles, MappingConfig, TrainConfig, recorded
+from sparse_attn.engine.config import ScheduleConfig, check_fields, check_labels, check_rates
 from sparse_attn.evaluation.tasks import Task, get_task
 from sparse_attn.system.hub import is_hub_id
+
+from .config import LabelledFiles, MappingConfig, TrainConfig, recorded
 
 BASELINE = "softmax"
 # fields that may differ between a sweep and its continuation
@@ -161,7 +162,7 @@ class SweepConfig(LabelledFiles):
                     "would never be tried; use more trials or fewer values"
                 )
             if not candidate.is_ramped:
-                from sparse_attn.mappings.derived import MIXED, SCALED
+                from sparse_attn.mappings.variants import MIXED, SCALED
 
                 name = candidate.name.removeprefix(MIXED).removeprefix(SCALED)
                 raise ValueError(

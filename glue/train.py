@@ -26,15 +26,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from engine.config import ScheduleConfig
-from engine.sweep.plan import SweepPlan
-from glue.config import RunConfig, TrainConfig
-from glue.data import CUT, cut_rows, described, refuse_same_rows, subset
-from glue.model import check_length, encode, load_model, load_tokenizer
-from glue.scoring import compute_metrics
-from glue.sweep import SweepConfig
-from glue.trainer import EpochTrainer, training_arguments
 from sparse_attn import SparsitySchedule, SparsityScheduleCallback
+from sparse_attn.engine.config import ScheduleConfig
+from sparse_attn.engine.sweep.plan import SweepPlan
 from sparse_attn.evaluation.data import ROW, load_task
 from sparse_attn.evaluation.predictions import DivergedError, predictions_of
 from sparse_attn.evaluation.tasks import Task
@@ -42,6 +36,13 @@ from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from sparse_attn.hf.opening import resolve_model
 from sparse_attn.system.files import disk_errors
 from sparse_attn.system.machine import device_name, peak_memory_mib, versions
+
+from .config import RunConfig, TrainConfig
+from .data import CUT, cut_rows, described, refuse_same_rows, subset
+from .model import check_length, encode, load_model, load_tokenizer
+from .scoring import compute_metrics
+from .sweep import SweepConfig
+from .trainer import EpochTrainer, training_arguments
 
 logger = logging.getLogger(__name__)
 

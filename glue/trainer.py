@@ -16,11 +16,12 @@ from transformers import (
 )
 from transformers.integrations import get_available_reporting_integrations
 
-from engine.batches import EpochSampler
-from glue.config import RunConfig
-from glue.progress import ProgressLines
+from sparse_attn.engine.batches import EpochSampler
 from sparse_attn.inspection import AttentionRecord, ZeroCounts, record_attention
 from sparse_attn.system.files import disk_errors
+
+from .config import RunConfig
+from .progress import ProgressLines
 
 
 class EpochTrainer(Trainer):

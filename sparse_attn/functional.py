@@ -1,7 +1,7 @@
 """Every mapping as a function `f(scores, ..., *, mask=None, dim=-1, log=False)`."""
 
 from sparse_attn.mappings.adaptive import adaptive_temperature
-from sparse_attn.mappings.controls import random_drop_softmax, temperature_softmax
+from sparse_attn.mappings.baselines import random_drop_softmax, temperature_softmax
 from sparse_attn.mappings.monotone import monotone, plif
 from sparse_attn.mappings.pointwise import (
     normalized_relu,

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from engine.experiment import Experiment
 from experiments.bottleneck.config import BottleneckRunConfig, BottleneckSweepConfig
+from sparse_attn.engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import SweepPlan
+    from sparse_attn.engine.sweep.plan import SweepPlan
 
 
 class Bottleneck(Experiment[BottleneckRunConfig, BottleneckSweepConfig]):
@@ -35,7 +35,7 @@ class Bottleneck(Experiment[BottleneckRunConfig, BottleneckSweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: BottleneckSweepConfig) -> SweepPlan:
-        from engine.sweep.plan import best_of
+        from sparse_attn.engine.sweep.plan import best_of
 
         return best_of(sweep.trials(), lambda best, seed: replace(best, seed=seed), sweep.seeds)
 

@@ -7,8 +7,8 @@ from itertools import product
 from math import inf
 from typing import Any, Literal
 
-from engine.config import check_fields, valid_seed
-from engine.sweep.config import FIRST_TRIAL_SEED
+from sparse_attn.engine.config import check_fields, valid_seed
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
 
 Options = dict[str, int | float]
 FREE = ("output_dir", "device", "resume")  # may change on resume

@@ -11,9 +11,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results
 from experiments.bottleneck.config import task
+from sparse_attn.engine.sweep.plan import Cell
+from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.page import Block, Heading, Page, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import Estimate, estimate

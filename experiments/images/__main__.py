@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.experiment import Experiment
 from experiments.images.config import ImageRunConfig, ImageSweepConfig
+from sparse_attn.engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Cell, SweepPlan
+    from sparse_attn.engine.sweep.plan import Cell, SweepPlan
 
 
 class Images(Experiment[ImageRunConfig, ImageSweepConfig]):
@@ -43,7 +43,7 @@ class Images(Experiment[ImageRunConfig, ImageSweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: ImageSweepConfig) -> SweepPlan:
-        from engine.sweep.plan import best_of
+        from sparse_attn.engine.sweep.plan import best_of
 
         def final(best: ImageRunConfig, seed: int) -> ImageRunConfig:
             return replace(best, test=True, train=replace(best.train, seed=seed))

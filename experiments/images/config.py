@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from engine.config import check_fields, check_labels, check_left_alone, valid_seed
-from engine.sweep.config import FIRST_TRIAL_SEED
+from sparse_attn.engine.config import check_fields, check_labels, check_left_alone, valid_seed
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
 
 INF = float("inf")
 Name = Literal["mnist", "cifar10", "cifar100"]

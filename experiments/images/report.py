@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from engine.sweep.records import Record
-from engine.sweep.results import Results
 from experiments.images.published import SOURCE, Published, published
+from sparse_attn.engine.sweep.records import Record
+from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.forest import forest
 from sparse_attn.reports.page import Block, Heading, Page, Plot, Status, Table

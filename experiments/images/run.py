@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.fitting import FitProgress, epoch_generator, fit
 from experiments.images.config import CLASSES, ImageRunConfig
 from experiments.images.criteria import Criterion, check_start, make_criterion
 from experiments.images.data.base import Images, Splits, load_splits
 from experiments.images.networks import make_network
+from sparse_attn.engine.fitting import FitProgress, epoch_generator, fit
 from sparse_attn.system.machine import choose_device, device_name, versions
 from sparse_attn.system.run_folders import CHECKPOINT_FILE
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.experiment import Experiment
 from experiments.language_modeling.config import (
     LanguageRunConfig,
     LanguageSweepConfig,
     MeasuresConfig,
 )
+from sparse_attn.engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import Cell, SweepPlan
-    from engine.sweep.results import Results
+    from sparse_attn.engine.sweep.plan import Cell, SweepPlan
+    from sparse_attn.engine.sweep.results import Results
 
 
 class LanguageModeling(Experiment[LanguageRunConfig, LanguageSweepConfig]):
@@ -45,8 +45,8 @@ class LanguageModeling(Experiment[LanguageRunConfig, LanguageSweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: LanguageSweepConfig) -> SweepPlan:
-        from engine.sweep.config import FIRST_TRIAL_SEED
-        from engine.sweep.plan import best_of, grid
+        from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
+        from sparse_attn.engine.sweep.plan import best_of, grid
 
         rates, seeds = sweep.learning_rates, range(sweep.seeds)
         one_rate = len(rates) == 1
@@ -75,7 +75,7 @@ class LanguageModeling(Experiment[LanguageRunConfig, LanguageSweepConfig]):
 
     def read(self, folder: Path) -> Results:
         """Read the records of a sweep, or of single runs below a folder."""
-        from engine.sweep.records import SWEEP_FILE
+        from sparse_attn.engine.sweep.records import SWEEP_FILE
 
         if (folder / SWEEP_FILE).is_file():
             return super().read(folder)

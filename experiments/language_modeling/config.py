@@ -6,13 +6,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
-from engine.config import (
-    check_baseline,
-    check_fields,
-    check_labels,
-    check_rates,
-    valid_seed,
-)
 from experiments.language_modeling.sections import (
     CorpusConfig,
     DynamicConfig,
@@ -20,6 +13,13 @@ from experiments.language_modeling.sections import (
     HeadConfig,
     ModelConfig,
     StageConfig,
+)
+from sparse_attn.engine.config import (
+    check_baseline,
+    check_fields,
+    check_labels,
+    check_rates,
+    valid_seed,
 )
 
 BASELINE = "softmax"

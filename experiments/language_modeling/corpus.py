@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from experiments.language_modeling.sections import CorpusConfig
-from sparse_attn.evaluation.rows import read_lines, read_text
+from sparse_attn.evaluation.text_files import read_lines, read_text
 from sparse_attn.system.hub import load_from_hub
 
 EOS, UNK = "<eos>", "<unk>"

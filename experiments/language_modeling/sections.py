@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from engine.config import check_fields
+from sparse_attn.engine.config import check_fields
 
 INF = float("inf")
 # losses of `FactoredSphericalHead`, by mapping; its squared error has no probabilities

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.evaluation.rows import read_lines
+from sparse_attn.evaluation.text_files import read_lines
 
 _COLUMNS = ("word1", "word2", "SimLex999")
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from engine.fitting import load_checkpoint, restore_random, save_checkpoint
 from experiments.language_modeling.config import LanguageRunConfig
 from experiments.language_modeling.corpus import Corpus, batchify
 from experiments.language_modeling.factored import REFRESH, clipped_step, factored_layer, write_back
@@ -28,6 +27,7 @@ from experiments.language_modeling.optimizer import (
     triggered,
 )
 from experiments.language_modeling.sections import StageConfig
+from sparse_attn.engine.fitting import load_checkpoint, restore_random, save_checkpoint
 from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.heads.base import positive
 

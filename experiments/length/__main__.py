@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.experiment import Experiment
 from experiments.length.config import LengthRunConfig, LengthSweepConfig
+from sparse_attn.engine.experiment import Experiment
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import SweepPlan
+    from sparse_attn.engine.sweep.plan import SweepPlan
 
 
 class Length(Experiment[LengthRunConfig, LengthSweepConfig]):
@@ -33,7 +33,7 @@ class Length(Experiment[LengthRunConfig, LengthSweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: LengthSweepConfig) -> SweepPlan:
-        from engine.sweep.plan import grid
+        from sparse_attn.engine.sweep.plan import grid
 
         return grid(sweep.runs())
 

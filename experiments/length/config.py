@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from engine.config import check_fields, valid_seed
+from sparse_attn.engine.config import check_fields, valid_seed
 
 FREE = ("output_dir", "device", "resume")  # may change on resume
 
@@ -130,7 +130,7 @@ class LengthSweepConfig(SetupConfig):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
-        from engine.config import check_baseline, check_labels
+        from sparse_attn.engine.config import check_baseline, check_labels
 
         super().__post_init__()
         check_baseline("attentions", self.attentions, "softmax")

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from engine.sweep.results import Results
+from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.page import Block, Heading, Page, Plot, Status, Table
 from sparse_attn.reports.verdicts import Measured, verdict_tables

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from engine.experiment import Experiment
-from engine.sweep.config import FIRST_TRIAL_SEED
 from experiments.multilabel.config import MultilabelRunConfig, MultilabelSweepConfig
+from sparse_attn.engine.experiment import Experiment
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import SweepPlan
+    from sparse_attn.engine.sweep.plan import SweepPlan
 
 
 class MultiLabel(Experiment[MultilabelRunConfig, MultilabelSweepConfig]):
@@ -43,7 +43,7 @@ class MultiLabel(Experiment[MultilabelRunConfig, MultilabelSweepConfig]):
         yield f"results: {config.output_dir}/results.json"
 
     def plan(self, sweep: MultilabelSweepConfig) -> SweepPlan:
-        from engine.sweep.plan import best_of, grid
+        from sparse_attn.engine.sweep.plan import best_of, grid
 
         cells = list(itertools.product(sweep.data, sweep.methods))
         rates, seeds = sweep.learning_rates, range(sweep.seeds)

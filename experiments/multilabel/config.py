@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from engine.config import (
+from experiments.multilabel.data.config import KINDS, DataConfig
+from sparse_attn.engine.config import (
     ScheduleConfig,
     check_baseline,
     check_fields,
@@ -13,8 +14,7 @@ from engine.config import (
     check_rates,
     valid_seed,
 )
-from engine.types import SparsitySchedule
-from experiments.multilabel.data.config import KINDS, DataConfig
+from sparse_attn.engine.types import SparsitySchedule
 
 # may change on resume: paths, what to keep, how to read
 FREE = ("output_dir", "resume", "keep_model", "data_dir", "workers")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results, Value
+from sparse_attn.engine.sweep.plan import Cell
+from sparse_attn.engine.sweep.results import Results, Value
 from sparse_attn.heads.multilabel_threshold import above
 from sparse_attn.reports.seed_statistics import Estimate, estimate
 

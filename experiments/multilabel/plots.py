@@ -7,9 +7,9 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from engine.sweep.results import Results
 from experiments.multilabel.config import BASELINE
 from experiments.multilabel.measures import by_threshold, f1
+from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import canvas
 
 # axes of the synthetic data sets: config key, axis label

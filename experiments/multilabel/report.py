@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean
 
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results, ended
 from experiments.multilabel import published
 from experiments.multilabel.config import BASELINE, SIGMOID
 from experiments.multilabel.measures import by_threshold, f1
 from experiments.multilabel.plots import plot_axis, plot_curves
+from sparse_attn.engine.sweep.plan import Cell
+from sparse_attn.engine.sweep.results import Results, ended
 from sparse_attn.reports import text
 from sparse_attn.reports.page import Block, Page, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import Estimate

@@ -12,13 +12,13 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from engine.command import from_dict
-from engine.fitting import epoch_generator, fit
 from experiments.multilabel.config import MultilabelRunConfig
 from experiments.multilabel.data.base import Batch, LabelledData
 from experiments.multilabel.data.config import DataConfig
 from experiments.multilabel.measures import f1_scores, micro_f1_by_threshold
 from experiments.multilabel.models import Classifier, build_model
+from sparse_attn.engine.command import from_dict
+from sparse_attn.engine.fitting import epoch_generator, fit
 from sparse_attn.heads import MultiLabelHead
 from sparse_attn.system.machine import choose_device, device_name, peak_memory_mib, versions
 from sparse_attn.system.run_folders import CHECKPOINT_FILE, RESULTS_FILE

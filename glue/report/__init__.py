@@ -8,13 +8,14 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from engine.sweep.results import Results
-from glue.report.page import blocks, overview, verdicts
-from glue.report.runs import Sweep
-from glue.report.table import Row, make_rows
+from sparse_attn.engine.sweep.results import Results
 from sparse_attn.evaluation.tasks import TASKS
 from sparse_attn.reports.page import Page
 from sparse_attn.reports.text import listing
+
+from .page import blocks, overview, verdicts
+from .runs import Sweep
+from .table import Row, make_rows
 
 
 def make_page(results: Results) -> Page:

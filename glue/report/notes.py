@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from glue.report.runs import Sweep
 from sparse_attn.reports.bootstrap import RESAMPLES
+
+from .runs import Sweep
 
 _COMMON = (
     "Score: 100 times the task's main metric on its first dev split, after the last step of "

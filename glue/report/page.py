@@ -6,20 +6,21 @@ from collections import defaultdict
 from statistics import median
 from typing import Any
 
-from engine.config import ScheduleConfig
-from engine.sweep.results import ended
-from glue.data import CUT
-from glue.report import published
-from glue.report.notes import notes
-from glue.report.plots import make_plots
-from glue.report.runs import Sweep, first_split, results_of
-from glue.report.table import Row, Setting, chosen_by_chance, labels, majority
-from glue.sweep import BASELINE, CandidateConfig
+from sparse_attn.engine.config import ScheduleConfig
+from sparse_attn.engine.sweep.results import ended
 from sparse_attn.reports import text
 from sparse_attn.reports.bootstrap import expected_best
 from sparse_attn.reports.forest import forest
 from sparse_attn.reports.page import Block, Bullets, Heading, Plot, Status, Table
 from sparse_attn.reports.seed_statistics import Difference, estimate
+
+from ..data import CUT
+from ..report import published
+from ..sweep import BASELINE, CandidateConfig
+from .notes import notes
+from .plots import make_plots
+from .runs import Sweep, first_split, results_of
+from .table import Row, Setting, chosen_by_chance, labels, majority
 
 SELECTED_ON_DEV = (
     "Protocol paper: each score is the best point of a grid, picked on the very dev set it is "

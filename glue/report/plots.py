@@ -10,13 +10,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from engine.sweep.records import Record
-from glue.report.runs import Sweep, first_split, results_of
-from glue.report.table import majority, sparsity
-from glue.sweep import BASELINE
+from sparse_attn.engine.sweep.records import Record
 from sparse_attn.reports import canvas
 from sparse_attn.reports.bootstrap import expected_best
 from sparse_attn.reports.page import Plot
+
+from ..sweep import BASELINE
+from .runs import Sweep, first_split, results_of
+from .table import majority, sparsity
 
 
 def make_plots(sweep: Sweep, task: str) -> list[Plot]:

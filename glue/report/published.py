@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from glue.sweep import CandidateConfig
-from sparse_attn.mappings.derived import MIXED
+from sparse_attn.mappings.variants import MIXED
+
+from ..sweep import CandidateConfig
 
 SOURCE = (
     "Balazy, Struski, Smieja & Tabor 2023, r-softmax: Generalized Softmax with Controllable "

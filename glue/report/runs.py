@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from engine.sweep.records import Record
-from engine.sweep.results import Results
+from sparse_attn.engine.sweep.records import Record
+from sparse_attn.engine.sweep.results import Results
 
 
 class Sweep(Results):

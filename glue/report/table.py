@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from engine.sweep.records import Record
-from engine.sweep.results import ended
-from glue.report.published import published
-from glue.report.runs import Sweep, first_split, results_of
-from glue.scoring import baseline
-from glue.sweep import BASELINE
+from sparse_attn.engine.sweep.records import Record
+from sparse_attn.engine.sweep.results import ended
 from sparse_attn.evaluation.tasks import REGRESSION_METRICS
 from sparse_attn.reports.bootstrap import compare
 from sparse_attn.reports.seed_statistics import VERDICTS, Difference, holm
+
+from ..scoring import baseline
+from ..sweep import BASELINE
+from .published import published
+from .runs import Sweep, first_split, results_of
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def in_full(mapping: Mapping) -> str:
 
 
 def _explained(spec: MappingSpec) -> str:
-    from sparse_attn.mappings.derived import PREFIXES, SINK, with_sink
+    from sparse_attn.mappings.variants import PREFIXES, SINK, with_sink
 
     made = (make for prefix, make in PREFIXES.items() if spec.name.startswith(prefix))
     documented: Any = next(made, spec.function)

@@ -14,8 +14,8 @@ from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.labelled_files import task_of_files
 from sparse_attn.evaluation.metric import METRICS
 from sparse_attn.evaluation.predictions import predictions_of
-from sparse_attn.evaluation.rows import SUFFIXES, number_of, read_lines, read_rows, text_of
 from sparse_attn.evaluation.tasks import Task, get_task
+from sparse_attn.evaluation.text_files import SUFFIXES, number_of, read_lines, read_rows, text_of
 
 PAIR = ("sentence1", "sentence2")
 FOUND = "numbers found"

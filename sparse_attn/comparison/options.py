@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparse_attn.evaluation.rows import SUFFIXES, column_names
+from sparse_attn.evaluation.text_files import SUFFIXES, column_names
 from sparse_attn.system.hub import is_hub_id
 
 MAPPINGS = (

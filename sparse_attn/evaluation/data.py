@@ -13,8 +13,8 @@ from typing import Any
 import datasets
 import numpy as np
 
-from sparse_attn.evaluation.rows import number_of, read_rows, text_of, word_of
 from sparse_attn.evaluation.tasks import HELD_OUT, Task
+from sparse_attn.evaluation.text_files import number_of, read_rows, text_of, word_of
 from sparse_attn.system.hub import load_from_hub
 from sparse_attn.system.paths import safe_join
 

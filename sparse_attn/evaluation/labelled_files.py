@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 
-from sparse_attn.evaluation.rows import read_rows, word_of
 from sparse_attn.evaluation.tasks import REGRESSION_METRICS, Task
+from sparse_attn.evaluation.text_files import read_rows, word_of
 
 MOST_LABELS = 100
 FEWEST_SCORES = 20  # a column with more different decimals than this holds scores, not labels

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from sparse_attn.evaluation.rows import SUFFIXES, read_text
+from sparse_attn.evaluation.text_files import SUFFIXES, read_text
 
 HELD_OUT = "held_out"  # the dev set of a task without files for one
 CLASSIFICATION_METRICS = ("accuracy", "f1", "matthews_correlation")

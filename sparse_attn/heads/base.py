@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparse_attn.losses.dense import check_distribution, is_positive
-from sparse_attn.losses.rows import check_reduction
+from sparse_attn.losses.row_blocks import check_reduction
 from sparse_attn.losses.targets import check_range, check_whole
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.registry import own_losses

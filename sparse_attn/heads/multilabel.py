@@ -16,11 +16,11 @@ from sparse_attn.heads.linear import word_biases, word_vectors
 from sparse_attn.heads.multilabel_threshold import above, check_log_p, check_target, check_threshold
 from sparse_attn.losses import label_count_loss
 from sparse_attn.losses.dense import check_distribution, spec_nll
-from sparse_attn.losses.rows import check_reduction, reduce
+from sparse_attn.losses.row_blocks import check_reduction, reduce
 from sparse_attn.mappings import Mapping, MappingSpec, get_spec, mapping_names
 from sparse_attn.mappings.base import widened
-from sparse_attn.mappings.derived import SINK, is_scaled
 from sparse_attn.mappings.module import into_range
+from sparse_attn.mappings.variants import SINK, is_scaled
 from sparse_attn.mappings.weighted import R
 
 NLL = "nll"  # -log p, for mappings without zeros

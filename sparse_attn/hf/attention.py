@@ -134,13 +134,13 @@ def sparse_attention(
     collected = _are_collected_here()
     # the recomputation has no collector, and must run the same kernel
     in_graph = torch.compiler.is_compiling()
-    beside = collected and not in_graph and module.training and is_recomputed(module)
-    wants_weights = _wants_weights(mapping, kwargs) or (collected and not beside)
+    recomputing = collected and not in_graph and module.training and is_recomputed(module)
+    wants_weights = _wants_weights(mapping, kwargs) or (collected and not recomputing)
     ends = _boundaries(module, kwargs)
     causal = causal and query.shape[2] > 1
     dropout = dropout if module.training else 0.0
-    special = wants_weights or beside or observer is not None
-    if not special and bias is softcap is s_aux is ends is None:
+    cannot_repeat = wants_weights or recomputing or observer is not None
+    if not cannot_repeat and bias is softcap is s_aux is ends is None:
         again = run_again(
             query, key, value, mapping, mask, causal, scaling, dropout, queries_first=True
         )
@@ -168,9 +168,9 @@ def sparse_attention(
     if observer is not None:
         assert statistics is not None
         observer.see(inputs, statistics, weights if observer.keeps_weights else None)
-    if beside and weights is None:
+    if recomputing and weights is None:
         weights = _separate_weights(inputs)
-    wants_weights = wants_weights or beside
+    wants_weights = wants_weights or recomputing
     weights = weights.to(value.dtype) if wants_weights and weights is not None else None
     return output.transpose(1, 2).contiguous(), weights
 

@@ -8,7 +8,7 @@ from sparse_attn.inspection.record import AttentionRecord, ZeroCounts
 from sparse_attn.inspection.recording import record_attention
 from sparse_attn.inspection.self_contained import write_page
 from sparse_attn.inspection.slopes import learned_function, slope_statistics
-from sparse_attn.kernels.rows import SparseRows
+from sparse_attn.kernels.sparse_rows import SparseRows
 
 __all__ = [
     "AttentionRecord",

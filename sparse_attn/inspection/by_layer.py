@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sparse_attn.kernels.rows import SparseRows
+from sparse_attn.kernels.sparse_rows import SparseRows
 
 
 class LayerError(LookupError, ValueError):

@@ -24,7 +24,7 @@ from sparse_attn.inspection.record import AttentionRecord
 from sparse_attn.inspection.tokens import SpecialKeys, can_cross, is_crossing
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.reference import received_mass
-from sparse_attn.kernels.rows import sparse_rows
+from sparse_attn.kernels.sparse_rows import sparse_rows
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import as_number
 

@@ -122,7 +122,7 @@ def run_again(query: Tensor, *arguments: Any, queries_first: bool) -> Tensor | N
         return None
     if AUTOMATIC.get(query.device.type, ())[:1] != ("triton",):
         return None
-    return triton.again.attend_again(query, *arguments, queries_first=queries_first)
+    return triton.repeat_call.attend_again(query, *arguments, queries_first=queries_first)
 
 
 def choose(inputs: AttentionInputs, impl: str | None = None) -> str:

@@ -19,7 +19,7 @@ from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.kernels.packed import check_packed, own_sequence
 from sparse_attn.mappings import Mapping
 from sparse_attn.mappings.base import Kernel, check_boolean
-from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, SINK, length_factor
+from sparse_attn.mappings.variants import BETA, DELTA, GAMMA, SINK, length_factor
 
 Rows = slice | Tensor  # of queries: a part, or their indices
 

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.losses.rows import check_scores, labelled_rows, spoiled, top_score, valid_scores
+from sparse_attn.losses.row_blocks import (
+    check_scores,
+    labelled_rows,
+    spoiled,
+    top_score,
+    valid_scores,
+)
 from sparse_attn.mappings.base import INF, Value, aligned
 
 # The bracket of the shared xi is at most max(1, xi / 3) wide. The bracket of alpha may be as wide

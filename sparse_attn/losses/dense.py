@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from sparse_attn.losses.rows import labelled_rows
+from sparse_attn.losses.row_blocks import labelled_rows
 from sparse_attn.mappings import Mapping, MappingSpec, get_spec
-from sparse_attn.mappings.derived import SINK
+from sparse_attn.mappings.variants import SINK
 
 
 def mapping_loss(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.functional import entmax, sparsemax
-from sparse_attn.losses.rows import Rows, labelled_rows
+from sparse_attn.losses.row_blocks import Rows, labelled_rows
 from sparse_attn.losses.targets import OneLabel
 from sparse_attn.mappings.base import Value
 from sparse_attn.mappings.projection import ALPHA

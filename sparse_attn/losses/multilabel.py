@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.functional import r_softmax, t_softmax
-from sparse_attn.losses.rows import Rows, check_scores, labelled_rows, reduce
+from sparse_attn.losses.row_blocks import Rows, check_scores, labelled_rows, reduce
 from sparse_attn.losses.targets import check_weights
 from sparse_attn.mappings.base import INF, Value, per_row, widened
 from sparse_attn.mappings.projection import LAM, Q, sums

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from sparse_attn.mappings.base import MappingSpec, ParameterSpec, softplus_inverse
 from sparse_attn.mappings.by_query import QueryScale
 from sparse_attn.mappings.changes import Changes
-from sparse_attn.mappings.derived import BETA, DELTA, GAMMA, MIXED, SCALED, SINK, is_scaled
-from sparse_attn.mappings.plain import try_values
+from sparse_attn.mappings.from_function import try_values
 from sparse_attn.mappings.registry import get_spec, parameters_of
+from sparse_attn.mappings.variants import BETA, DELTA, GAMMA, MIXED, SCALED, SINK, is_scaled
 
 MOST_WEIGHTS = 2**20  # limit for one mapping, whose size may come from an untrusted config
 

@@ -13,17 +13,17 @@ from typing import Any, TypeVar, get_args, overload
 
 from sparse_attn.mappings import (
     adaptive,
-    controls,
-    derived,
+    baselines,
     monotone,
     pointwise,
     projection,
     truncated,
     unnormalized,
+    variants,
     weighted,
 )
 from sparse_attn.mappings.base import Loss, MappingSpec, Mass, ParameterSpec
-from sparse_attn.mappings.plain import plain_spec
+from sparse_attn.mappings.from_function import plain_spec
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ _SPECS: dict[str, MappingSpec] = {
         truncated,
         adaptive,
         unnormalized,
-        controls,
+        baselines,
     )
     for spec in module.SPECS
 }
@@ -95,24 +95,24 @@ def get_spec(name: str, *, sink: bool = False) -> MappingSpec:
     if base not in _SPECS:
         raise ValueError(f"mapping={name!r} is unknown; {_hint(name, base)}")
     prefixes = name.removesuffix(base)
-    if derived.MIXED in prefixes and derived.SCALED in prefixes:
+    if variants.MIXED in prefixes and variants.SCALED in prefixes:
         raise ValueError(
             f"mapping={name!r}: mixed- and scaled- do not combine; use mixed-{base} or "
             f"scaled-{base}"
         )
     prefix = _prefix(name)
-    if prefix == derived.SCALED:
-        return derived.scaled(get_spec(name.removeprefix(prefix), sink=sink))
+    if prefix == variants.SCALED:
+        return variants.scaled(get_spec(name.removeprefix(prefix), sink=sink))
     if sink:
-        return derived.with_sink(get_spec(name))
+        return variants.with_sink(get_spec(name))
     if prefix is not None:
-        return derived.PREFIXES[prefix](get_spec(name.removeprefix(prefix)))
+        return variants.PREFIXES[prefix](get_spec(name.removeprefix(prefix)))
     return _SPECS[name]
 
 
 def _prefix(name: str) -> str | None:
     """Return the prefix that derives this mapping from another; None for a registered one."""
-    return next((p for p in derived.PREFIXES if name.startswith(p) and name not in _SPECS), None)
+    return next((p for p in variants.PREFIXES if name.startswith(p) and name not in _SPECS), None)
 
 
 def _base(name: str) -> str:
@@ -135,7 +135,9 @@ def _hint(name: str, base: str) -> str:
     if not near:
         return f"there are {', '.join(_SPECS)}; {remedy}"
     # prefixes do not combine
-    whole = [found if found.startswith(tuple(derived.PREFIXES)) else made + found for found in near]
+    whole = [
+        found if found.startswith(tuple(variants.PREFIXES)) else made + found for found in near
+    ]
     return f"did you mean {', '.join(whole)}? Or {remedy}"
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from sparse_attn.mappings import Mapping, get_spec
-from sparse_attn.mappings.derived import SINK
 from sparse_attn.mappings.registry import parameters_of
+from sparse_attn.mappings.variants import SINK
 
 
 def parse_mappings(text: str, option: str) -> dict[str, Mapping]:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]  # of the clone, if this is one
 def in_clone() -> bool:
     """Whether this package runs from a clone, whose other packages are not in the wheel."""
     # site-packages may hold other packages of the same names
-    return (ROOT / "pyproject.toml").exists() and (ROOT / "engine").is_dir()
+    return (ROOT / "pyproject.toml").exists() and (ROOT / "glue").is_dir()
 
 
 def own_version() -> str:

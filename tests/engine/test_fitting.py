@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from engine.fitting import FitProgress, epoch_generator, fit
+from sparse_attn.engine.fitting import FitProgress, epoch_generator, fit
 from sparse_attn.evaluation.predictions import DivergedError
 
 INPUTS = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.config import ReportConfig, ScheduleConfig
 from glue.__main__ import EXPERIMENT
 from glue.report.runs import Sweep
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
 from glue.train import Run
+from sparse_attn.engine.config import ReportConfig, ScheduleConfig
 from sparse_attn.reports.page import Report
 
 # the arguments of a run, from its output_dir and further options

@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 
-from engine.command import from_dict
-from engine.sweep import run as sweep_run
-from engine.sweep.records import Records
-from engine.sweep.results import Results
 from glue.__main__ import EXPERIMENT, main
 from glue.check import CheckConfig
 from glue.config import RunConfig
@@ -22,6 +18,10 @@ from glue.plan import make_plan
 from glue.summary import next_commands
 from glue.sweep import SweepConfig
 from glue.train import seconds
+from sparse_attn.engine.command import from_dict
+from sparse_attn.engine.sweep import run as sweep_run
+from sparse_attn.engine.sweep.records import Records
+from sparse_attn.engine.sweep.results import Results
 from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.labelled_files import task_of_files
 from sparse_attn.mappings import get_spec
@@ -319,7 +319,7 @@ def test_a_check(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("engine.sweep.forecast.make_pool", Inline)
+    monkeypatch.setattr("sparse_attn.engine.sweep.forecast.make_pool", Inline)
     monkeypatch.setattr(sweep_run, "make_pool", Inline)
     folder = tmp_path / "check"
     more = ["--mappings", "entmax:alpha=1.5", "--output_dir", str(folder)]

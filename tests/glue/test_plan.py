@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from engine.command import from_dict
-from engine.sweep.plan import PlannedRun, SweepPlan
-from engine.sweep.records import Record
 from glue.plan import make_plan
 from glue.sweep import CandidateConfig, SweepConfig, TaskConfig
+from sparse_attn.engine.command import from_dict
+from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
+from sparse_attn.engine.sweep.records import Record
 from tests.glue.running import MAPPINGS, RAMP, sweep
 
 

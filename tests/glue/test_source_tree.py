@@ -11,7 +11,7 @@ import pytest
 from tests.commands import ROOT, python, run
 from tests.glue.running import Asked
 
-SOURCES = ("glue", "engine", "sparse_attn")
+SOURCES = ("glue", "sparse_attn")
 
 
 def without_this_project(folder: Path) -> Path:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm
 
-from engine.config import ScheduleConfig
 from glue.__main__ import main
 from glue.config import MappingConfig, RunConfig
 from glue.progress import lines
 from glue.scoring import baseline
 from glue.summary import summary
+from sparse_attn.engine.config import ScheduleConfig
 from sparse_attn.evaluation.tasks import TASKS
 from tests.commands import ROOT
 from tests.glue.running import Asked, prepared, trained

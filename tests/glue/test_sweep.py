@@ -13,12 +13,12 @@ import psutil
 import pytest
 import yaml
 
-from engine.experiment import execute
-from engine.sweep import run as sweep_run
-from engine.sweep.plan import PlannedRun
-from engine.sweep.records import FOLDER, Record, read_records
 from glue.__main__ import EXPERIMENT, main
 from glue.plan import make_plan
+from sparse_attn.engine.experiment import execute
+from sparse_attn.engine.sweep import run as sweep_run
+from sparse_attn.engine.sweep.plan import PlannedRun
+from sparse_attn.engine.sweep.records import FOLDER, Record, read_records
 from tests import commands
 from tests.engine.sweep.inline import Inline
 
@@ -152,7 +152,7 @@ def test_a_sweep_counts_what_diverged(
 def test_a_dry_run_tells_runs_time_and_disk(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("engine.sweep.forecast.make_pool", Inline)
+    monkeypatch.setattr("sparse_attn.engine.sweep.forecast.make_pool", Inline)
     main(arguments(given, "--dry_run"))
     runs, *by_mapping, time, disk = capsys.readouterr().out.splitlines()
     assert runs == "runs: 18 of 18 are due"
@@ -192,7 +192,7 @@ def test_what_failed_twice_keeps_its_finals_waiting_until_the_next_start(
             raise RuntimeError("lost")
         return {"status": "finished", "results": {"score": 0.5}}
 
-    monkeypatch.setattr("engine.experiment.execute", executed)
+    monkeypatch.setattr("sparse_attn.engine.experiment.execute", executed)
     good = False
     with pytest.raises(SystemExit, match="some runs failed; run the same command to retry"):
         main(arguments(given))

@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer
 
-from engine.batches import EpochSampler
 from glue.config import RunConfig, TrainConfig
 from glue.model import encode
 from glue.scoring import compute_metrics
 from glue.train import warn_of_slow_bf16
 from glue.trainer import trackers, training_arguments
 from sparse_attn import load_pretrained, patch_model
+from sparse_attn.engine.batches import EpochSampler
 from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from sparse_attn.hf.layers import attention_layers

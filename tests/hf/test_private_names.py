@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 from transformers.utils import output_capturing
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("sparse_attn", "glue", "engine", "experiments", "benchmarks")
+ROOMS = ("sparse_attn", "glue", "experiments", "benchmarks")
 HOOKS = "_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks"
 ASKED = "_are_functorch_transforms_active _current_graph_task_id _len_torch_function_stack"
 DISPATCH = "_dispatch_key_parse _dispatch_keys _dispatch_tls_local_include_set"

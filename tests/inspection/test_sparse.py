@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparse_attn import patch_model
 from sparse_attn.inspection import record_attention
-from sparse_attn.kernels.rows import SparseRows
+from sparse_attn.kernels.sparse_rows import SparseRows
 from tests.hf.families import BY_NAME, LLAMA, tokens
 from tests.inspection.tiny import IDS, MASK, sharp_bert
 

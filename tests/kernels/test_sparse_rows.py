@@ -13,7 +13,7 @@ from torch import Tensor
 from sparse_attn import Mapping
 from sparse_attn.kernels import cpu, reference, rows
 from sparse_attn.kernels.inputs import AttentionInputs
-from sparse_attn.kernels.rows import SparseRows, sparse_rows
+from sparse_attn.kernels.sparse_rows import SparseRows, sparse_rows
 from tests.kernels.problems import SETTINGS
 
 SPARSE = [

@@ -17,7 +17,7 @@ from sparse_attn import functional as maps
 from sparse_attn.cli import main
 from sparse_attn.heads import AdaptiveHead, LinearHead, MultiLabelHead
 from sparse_attn.inspection import plot_style
-from sparse_attn.losses.rows import labelled_rows
+from sparse_attn.losses.row_blocks import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
 from sparse_attn.mappings.base import on_rows
 from sparse_attn.mappings.registry import module_of

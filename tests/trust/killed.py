@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from engine.sweep import run
+from sparse_attn.engine.sweep import run
 from tests.engine.sweep.inline import Inline
 
 

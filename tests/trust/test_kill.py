@@ -13,9 +13,9 @@ import yaml
 from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainerState
 
-from engine.sweep import run as sweep_run
-from engine.sweep.records import Record, read_records
 from glue.__main__ import main
+from sparse_attn.engine.sweep import run as sweep_run
+from sparse_attn.engine.sweep.records import Record, read_records
 from tests import commands
 from tests.engine.sweep.inline import Inline, full_disk
 from tests.glue.running import Asked, prepared, trained

@@ -16,7 +16,6 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from engine.fitting import fit
 from experiments.bottleneck import __main__ as bottleneck
 from experiments.images import __main__ as images
 from experiments.language_modeling import __main__ as language_modeling
@@ -27,6 +26,7 @@ from glue import __main__ as glue
 from glue.model import load_model, load_tokenizer
 from sparse_attn import __main__ as sparse_attn
 from sparse_attn import load_pretrained, patch_model
+from sparse_attn.engine.fitting import fit
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from sparse_attn.system.hub import load_from_hub
 from tests.comparison.running import text_file

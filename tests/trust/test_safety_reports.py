@@ -10,17 +10,6 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from engine.config import ReportConfig
-from engine.experiment import Experiment
-from engine.sweep.records import (
-    FOLDER,
-    FORMAT,
-    PACKED_FILE,
-    SWEEP_FILE,
-    Record,
-    hash_of,
-    write_record,
-)
 from experiments.bottleneck.__main__ import EXPERIMENT as BOTTLENECK
 from experiments.bottleneck.config import BottleneckSweepConfig
 from experiments.images.__main__ import EXPERIMENT as IMAGES
@@ -34,6 +23,17 @@ from experiments.multilabel.__main__ import EXPERIMENT as MULTILABEL
 from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig
 from experiments.multilabel.data.config import DataConfig, SyntheticConfig
 from glue.sweep import CandidateConfig
+from sparse_attn.engine.config import ReportConfig
+from sparse_attn.engine.experiment import Experiment
+from sparse_attn.engine.sweep.records import (
+    FOLDER,
+    FORMAT,
+    PACKED_FILE,
+    SWEEP_FILE,
+    Record,
+    hash_of,
+    write_record,
+)
 from sparse_attn.system.files import write_json
 from tests.glue.report.make_sweep import LABELS, add, fill, make_config, ramp
 from tests.glue.running import report as glue_report

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sparse_attn", "engine", "glue", "experiments", "benchmarks")
+PACKAGES = ("sparse_attn", "glue", "experiments", "benchmarks")
 PACKAGES += ("release",)
 
 FORBIDDEN_MODULES = {"dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile"}

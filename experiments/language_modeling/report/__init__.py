@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.sweep.results import Results
 from experiments.language_modeling.report.plots import PLOTS, plot_differences
 from experiments.language_modeling.report.runs import cells_of, config_of
 from experiments.language_modeling.report.tables import (
@@ -15,6 +14,7 @@ from experiments.language_modeling.report.tables import (
     rates_table,
     slopes_table,
 )
+from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import text
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
 

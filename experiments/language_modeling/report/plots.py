@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
 
 import experiments.language_modeling.mappings  # noqa: F401  # a label that names one has its colour
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.report.runs import baseline, cells_of, measured
+from sparse_attn.engine.sweep.plan import Cell
+from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import canvas
 from sparse_attn.reports.forest import forest
 from sparse_attn.reports.seed_statistics import Difference

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from engine.sweep.plan import Cell
-from engine.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
-from engine.sweep.results import Results, Value
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.sections import HeadConfig
+from sparse_attn.engine.sweep.plan import Cell
+from sparse_attn.engine.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
+from sparse_attn.engine.sweep.results import Results, Value
 from sparse_attn.reports import text
 from sparse_attn.system.files import differences, read_json
 from sparse_attn.system.run_folders import CONFIG_FILE, RESULTS_FILE

@@ -8,8 +8,6 @@ from typing import Any
 
 import yaml
 
-from engine.sweep.plan import Cell
-from engine.sweep.results import Results, ended
 from experiments.language_modeling.report.runs import (
     baseline,
     cells_of,
@@ -18,6 +16,8 @@ from experiments.language_modeling.report.runs import (
     measured,
     values,
 )
+from sparse_attn.engine.sweep.plan import Cell
+from sparse_attn.engine.sweep.results import Results, ended
 from sparse_attn.reports import text
 from sparse_attn.reports.seed_statistics import Difference, holm
 from sparse_attn.reports.table import Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.config import check_fields
+from sparse_attn.engine.config import check_fields
 from sparse_attn.system.hub import is_hub_id
 
 

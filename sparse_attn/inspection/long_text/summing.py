@@ -13,7 +13,7 @@ from sparse_attn.hf.layers import attention_layers, root_of
 from sparse_attn.inspection.hooks import Hook
 from sparse_attn.inspection.record import AttentionRecord
 from sparse_attn.inspection.recording import record_attention
-from sparse_attn.kernels.rows import SparseRows
+from sparse_attn.kernels.sparse_rows import SparseRows
 
 
 @dataclass

@@ -17,7 +17,11 @@ from sparse_attn.kernels.inputs import AttentionInputs, AttentionOutput
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 if INSTALLED:
-    from sparse_attn.kernels.triton import again, launch, plan  # which registers the operators
+    from sparse_attn.kernels.triton import (  # which registers the operators
+        launch,
+        plan,
+        repeat_call,
+    )
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 HEAD_DIM = 256
@@ -54,7 +58,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     """out = dropout(map(scores)) v, (B, H, Q, D)."""
     mapping = inputs.mapping
     assert mapping.spec.kernel is not None
-    kernel = again.chosen_kernel(mapping, mapping.spec.kernel)
+    kernel = repeat_call.chosen_kernel(mapping, mapping.spec.kernel)
     given = inputs.for_operator(kernel)
     if kernel.scaled:  # in float32
         dtype = _dtype(inputs)
@@ -64,7 +68,7 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     grad = given.wants_gradients
     moments = grad and plan.needs_moments(given, given.parameter.requires_grad)
     out: Tensor = launch.attend(given, grad, moments)[0]
-    again.remember(inputs, kernel, given, grad, moments)
+    repeat_call.remember(inputs, kernel, given, grad, moments)
     return AttentionOutput(out.to(inputs.query.dtype))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from engine.sweep.plan import PlannedRun
-from engine.sweep.pool import Failure
+from sparse_attn.engine.sweep.plan import PlannedRun
+from sparse_attn.engine.sweep.pool import Failure
 
 
 class Inline:

@@ -13,12 +13,19 @@ from typing import Any
 
 import pytest
 
-from engine.sweep import run as sweep_run
-from engine.sweep.config import Resources
-from engine.sweep.forecast import forecast
-from engine.sweep.plan import PlannedRun, SweepPlan, best_of
-from engine.sweep.records import FOLDER, PACKED_FILE, SWEEP_FILE, Record, pack, read_records
-from engine.sweep.run import check_folder, claim_folder, run_sweep
+from sparse_attn.engine.sweep import run as sweep_run
+from sparse_attn.engine.sweep.config import Resources
+from sparse_attn.engine.sweep.forecast import forecast
+from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan, best_of
+from sparse_attn.engine.sweep.records import (
+    FOLDER,
+    PACKED_FILE,
+    SWEEP_FILE,
+    Record,
+    pack,
+    read_records,
+)
+from sparse_attn.engine.sweep.run import check_folder, claim_folder, run_sweep
 from tests.engine.sweep.inline import Inline, full_disk
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.sweep.records import identity
 from glue.config import MappingConfig, RunConfig
+from sparse_attn.engine.sweep.records import identity
 from sparse_attn.evaluation.labelled_files import digest
 from sparse_attn.mappings import registry
 from sparse_attn.system.imports import import_module

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.sweep.config import Resources
-from engine.sweep.pool import Failure, Pool, environments
-from engine.sweep.run import make_pool
+from sparse_attn.engine.sweep.config import Resources
+from sparse_attn.engine.sweep.pool import Failure, Pool, environments
+from sparse_attn.engine.sweep.run import make_pool
 from sparse_attn.system import imports
 from tests.commands import run
 from tests.engine.sweep import jobs
@@ -78,8 +78,8 @@ def test_what_fails_or_dies_ends_nothing(
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from engine.sweep.config import Resources
-from engine.sweep.run import make_pool
+from sparse_attn.engine.sweep.config import Resources
+from sparse_attn.engine.sweep.run import make_pool
 
 def work(folder):
     Path(folder, str(os.getpid())).touch()
@@ -115,8 +115,8 @@ STOPPED = """
 import os, signal, sys, time
 from pathlib import Path
 from tqdm import tqdm
-from engine.sweep.config import Resources
-from engine.sweep.run import make_pool
+from sparse_attn.engine.sweep.config import Resources
+from sparse_attn.engine.sweep.run import make_pool
 
 def work(seen):
     for _ in tqdm([0]):
@@ -148,8 +148,8 @@ def test_ctrl_c_is_quiet(tmp_path: Path, when: list[str]) -> None:
 
 SCRIPT = """
 import sys
-from engine.sweep.config import Resources
-from engine.sweep.run import make_pool
+from sparse_attn.engine.sweep.config import Resources
+from sparse_attn.engine.sweep.run import make_pool
 
 def work(job):
     return __name__

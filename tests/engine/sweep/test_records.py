@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.sweep.records import (
+from sparse_attn.engine.sweep.records import (
     FOLDER,
     SWEEP_FILE,
     Record,

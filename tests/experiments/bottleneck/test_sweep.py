@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.sweep.config import FIRST_TRIAL_SEED, Resources
-from engine.sweep.records import Record, read_records, write_record
 from experiments.bottleneck.__main__ import EXPERIMENT, main
 from experiments.bottleneck.config import BottleneckSweepConfig
 from experiments.bottleneck.heads import HEADS
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED, Resources
+from sparse_attn.engine.sweep.records import Record, read_records, write_record
 from tests.experiments.bottleneck.tiny import TINY, sweep
 
 CONFIGS = Path(__file__).parents[3] / "configs/bottleneck"

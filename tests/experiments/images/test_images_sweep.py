@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.command import from_dict
-from engine.config import ReportConfig
-from engine.sweep.config import FIRST_TRIAL_SEED, Resources
-from engine.sweep.plan import PlannedRun
-from engine.sweep.records import FOLDER, Record, write_record
 from experiments.images.__main__ import EXPERIMENT
 from experiments.images.config import (
     DataConfig,
@@ -21,6 +16,11 @@ from experiments.images.config import (
     TrainConfig,
 )
 from experiments.images.published import published
+from sparse_attn.engine.command import from_dict
+from sparse_attn.engine.config import ReportConfig
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED, Resources
+from sparse_attn.engine.sweep.plan import PlannedRun
+from sparse_attn.engine.sweep.records import FOLDER, Record, write_record
 from tests.commands import ROOT
 
 CONFIGS = ROOT / "configs/images"

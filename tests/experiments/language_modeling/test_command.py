@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from torch import nn
 
-from engine.command import from_dict
 from experiments.language_modeling.__main__ import EXPERIMENT, main
 from experiments.language_modeling.config import LanguageRunConfig, LanguageSweepConfig
 from experiments.language_modeling.models import build_head
 from experiments.language_modeling.sections import HeadConfig, StageConfig
+from sparse_attn.engine.command import from_dict
 from tests.commands import refusal
 from tests.experiments.language_modeling.toys import write_ptb
 

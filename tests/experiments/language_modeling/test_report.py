@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from engine.config import ReportConfig
 from experiments.language_modeling.__main__ import EXPERIMENT
 from experiments.language_modeling.config import LanguageRunConfig
 from experiments.language_modeling.report.plots import function, learning
 from experiments.language_modeling.report.runs import described
 from experiments.language_modeling.report.tables import published_tables
 from experiments.language_modeling.sections import HeadConfig, StageConfig
+from sparse_attn.engine.config import ReportConfig
 from tests.figures import blank_panels
 
 # as printed; in the code they would look like x and -

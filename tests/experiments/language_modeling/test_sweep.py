@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.sweep.config import FIRST_TRIAL_SEED
-from engine.sweep.records import FOLDER, read_records, write_record
 from experiments.language_modeling.__main__ import EXPERIMENT, main
 from experiments.language_modeling.config import LanguageSweepConfig, MeasuresConfig
 from experiments.language_modeling.report.runs import cells_of
@@ -17,6 +15,8 @@ from experiments.language_modeling.sections import (
     ModelConfig,
     StageConfig,
 )
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
+from sparse_attn.engine.sweep.records import FOLDER, read_records, write_record
 from tests.experiments.language_modeling.toys import write_ptb
 
 RATES = [0.01, 0.1]

@@ -6,7 +6,6 @@ from typing import Any
 
 from transformers import BertConfig, BertModel
 
-from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import main
 from experiments.multilabel.config import (
     MethodConfig,
@@ -18,6 +17,7 @@ from experiments.multilabel.data.config import DataConfig, ImageConfig, Syntheti
 from experiments.multilabel.data.images import load_images, read_pixels
 from experiments.multilabel.models import make_head, pretrained
 from experiments.multilabel.run import load
+from sparse_attn.engine.config import ScheduleConfig
 from tests.bad_input import Wrong
 
 Call = Callable[[Path], Any]

@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.command import from_dict
-from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import EXPERIMENT
 from experiments.multilabel.config import (
     MethodConfig,
@@ -18,6 +16,8 @@ from experiments.multilabel.config import (
 )
 from experiments.multilabel.data.config import DataConfig, ImageConfig, SyntheticConfig
 from experiments.multilabel.models import SigmoidHead, make_head
+from sparse_attn.engine.command import from_dict
+from sparse_attn.engine.config import ScheduleConfig
 from tests.experiments.multilabel.tiny import METHODS, run_config
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "multilabel"

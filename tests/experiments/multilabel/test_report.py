@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from engine.config import ReportConfig, ScheduleConfig
-from engine.sweep.plan import PlannedRun
-from engine.sweep.records import FORMAT, SWEEP_FILE, Record, pack, write_record
 from experiments.multilabel.__main__ import EXPERIMENT
 from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig, TrainConfig
 from experiments.multilabel.data.config import DataConfig, ImageConfig
 from experiments.multilabel.plots import plot_curves, series
+from sparse_attn.engine.config import ReportConfig, ScheduleConfig
+from sparse_attn.engine.sweep.plan import PlannedRun
+from sparse_attn.engine.sweep.records import FORMAT, SWEEP_FILE, Record, pack, write_record
 from sparse_attn.system.files import write_json
 from sparse_attn.system.paths import ROOT
 from tests.experiments.multilabel.tiny import DATA, METHODS

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.sweep.config import FIRST_TRIAL_SEED
-from engine.sweep.records import read_records
 from experiments.multilabel.__main__ import EXPERIMENT, main
 from experiments.multilabel.config import MethodConfig, MultilabelSweepConfig, TrainConfig
 from experiments.multilabel.data.config import DataConfig
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
+from sparse_attn.engine.sweep.records import read_records
 from tests.experiments.multilabel.tiny import DATA, METHODS
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import ScheduleConfig
 from experiments.multilabel.__main__ import main
 from experiments.multilabel.config import MethodConfig, MultilabelRunConfig
 from experiments.multilabel.data.synthetic import load_synthetic
 from experiments.multilabel.run import CHECKPOINT_FILE, MultilabelRun, assemble, load, load_data
 from sparse_attn import register_mapping
+from sparse_attn.engine.config import ScheduleConfig
 from sparse_attn.mappings import get_spec, registry
 from tests.commands import refusal
 from tests.experiments.multilabel.tiny import DATA, METHODS, run_config, train

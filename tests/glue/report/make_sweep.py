@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from engine.command import from_dict
-from engine.config import ScheduleConfig
-from engine.sweep.plan import PlannedRun, SweepPlan
-from engine.sweep.records import FORMAT, Record, read_records, write_record
 from glue.plan import make_plan
 from glue.sweep import CandidateConfig, SweepConfig
+from sparse_attn.engine.command import from_dict
+from sparse_attn.engine.config import ScheduleConfig
+from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
+from sparse_attn.engine.sweep.records import FORMAT, Record, read_records, write_record
 from sparse_attn.evaluation.metric import METRICS
 from sparse_attn.evaluation.tasks import get_task
 

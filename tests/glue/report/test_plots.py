@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.sweep.records import write_record
 from glue.report import plots
 from glue.report.runs import Sweep
 from glue.sweep import CandidateConfig
+from sparse_attn.engine.sweep.records import write_record
 from sparse_attn.reports.bootstrap import expected_best
 from tests.glue.report.make_sweep import (
     LABELS,

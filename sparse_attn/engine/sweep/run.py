@@ -10,10 +10,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from engine.sweep.config import Resources
-from engine.sweep.plan import PlannedRun, SweepPlan
-from engine.sweep.pool import Failure, JobT, LocalPool, Pool
-from engine.sweep.records import (
+from sparse_attn.engine.sweep.config import Resources
+from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
+from sparse_attn.engine.sweep.pool import Failure, JobT, LocalPool, Pool
+from sparse_attn.engine.sweep.records import (
     FOLDER,
     FORMAT,
     IMPORTS,
@@ -161,6 +161,6 @@ def make_pool(work: Callable[[JobT], Any], resources: Resources, fresh: bool = T
     """
     if resources.address is None:
         return LocalPool(work, resources, fresh)
-    from engine.sweep.cluster import RayPool
+    from sparse_attn.engine.sweep.cluster import RayPool
 
     return RayPool(work, resources, fresh)

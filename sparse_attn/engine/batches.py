@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from engine.fitting import epoch_generator
+from sparse_attn.engine.fitting import epoch_generator
 
 
 class EpochSampler(Sampler[int]):

@@ -21,17 +21,17 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-from engine.command import Command, Program, from_dict
-from engine.config import PackConfig, ReportConfig
-from engine.sweep.config import Resources
 from sparse_attn.cli.errors import input_errors, interruption, work_errors
+from sparse_attn.engine.command import Command, Program, from_dict
+from sparse_attn.engine.config import PackConfig, ReportConfig
+from sparse_attn.engine.sweep.config import Resources
 from sparse_attn.system.hub import go_offline_if_unreachable
 from sparse_attn.system.imports import import_options, imported
 
 if TYPE_CHECKING:
-    from engine.sweep.plan import PlannedRun, SweepPlan
-    from engine.sweep.records import Records
-    from engine.sweep.results import Results
+    from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
+    from sparse_attn.engine.sweep.records import Records
+    from sparse_attn.engine.sweep.results import Results
     from sparse_attn.reports.page import Page, Report
 
 
@@ -142,14 +142,14 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     def check_folder(self, config: RunT) -> None:
         """Raise ValueError if this run may not use output_dir; write nothing."""
-        from engine.sweep.records import identity
+        from sparse_attn.engine.sweep.records import identity
         from sparse_attn.system.run_folders import check_run_folder
 
         check_run_folder(Path(config.output_dir), identity(config), config.resume)
 
     def claim_folder(self, config: RunT) -> None:
         """Claim output_dir for this run; raise the errors of `check_folder`."""
-        from engine.sweep.records import identity
+        from sparse_attn.engine.sweep.records import identity
         from sparse_attn.system.run_folders import claim_run_folder
 
         claim_run_folder(Path(config.output_dir), identity(config), config.resume)
@@ -182,7 +182,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         return True
 
     def _write(self, config: RunT, folder: Path, results: dict[str, Any]) -> None:
-        from engine.sweep.records import IMPORTS
+        from sparse_attn.engine.sweep.records import IMPORTS
         from sparse_attn.system.files import write_json
         from sparse_attn.system.run_folders import RESULTS_FILE
 
@@ -205,7 +205,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             resources: machine or cluster that does the runs.
             checked: whether `forecast` has checked the sweep.
         """
-        from engine.sweep.run import run_sweep
+        from sparse_attn.engine.sweep.run import run_sweep
 
         plan = self.plan(sweep)
         return run_sweep(
@@ -220,8 +220,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     def forecast(self, sweep: SweepT, resources: Resources) -> list[str]:
         """Estimate what is left of a sweep: runs, time, disk; raise the errors of `search`."""
-        from engine.sweep.forecast import forecast
-        from engine.sweep.run import check_folder
+        from sparse_attn.engine.sweep.forecast import forecast
+        from sparse_attn.engine.sweep.run import check_folder
 
         folder, plan = Path(sweep.output_dir), self.plan(sweep)
         check_folder(folder, sweep.content())
@@ -240,8 +240,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         Raises:
             ValueError: no sweep of this experiment in the folder.
         """
-        from engine.sweep.records import IMPORTS, SWEEP_FILE, read_content
-        from engine.sweep.results import Results
+        from sparse_attn.engine.sweep.records import IMPORTS, SWEEP_FILE, read_content
+        from sparse_attn.engine.sweep.results import Results
 
         content = read_content(folder, self.name)
         try:
@@ -355,7 +355,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
 
 def _pack(config: PackConfig) -> None:
-    from engine.sweep.records import pack
+    from sparse_attn.engine.sweep.records import pack
 
     print(f"records: {pack(Path(config.results_dir))}")
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tqdm import tqdm
 
-from engine.sweep.config import Resources
+from sparse_attn.engine.sweep.config import Resources
 from sparse_attn.system.imports import import_module, imported
 
 JobT = TypeVar("JobT")

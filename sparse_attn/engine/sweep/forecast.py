@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from engine.sweep.config import Resources
-from engine.sweep.plan import PlannedRun, SweepPlan
-from engine.sweep.pool import Failure, environments
-from engine.sweep.records import Record, read_records
-from engine.sweep.run import make_pool
+from sparse_attn.engine.sweep.config import Resources
+from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
+from sparse_attn.engine.sweep.pool import Failure, environments
+from sparse_attn.engine.sweep.records import Record, read_records
+from sparse_attn.engine.sweep.run import make_pool
 
 TYPICAL_RECORD = 0.1  # MB; a record of GLUE has a prediction for each example
 

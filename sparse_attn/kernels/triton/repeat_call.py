@@ -49,7 +49,7 @@ def attend_again(
         queries_first: return (B, Q, H, D), as Transformers expects, and not (B, H, Q, D).
     """
     kernel = mapping.spec.kernel if hasattr(mapping, "spec") and query.dim() == 4 else None
-    if kernel is None or _is_special(kernel, mapping):
+    if kernel is None or _cannot_repeat(kernel, mapping):
         return None
     capturing = query.is_cuda and torch.cuda.is_current_stream_capturing()
     # private: torch cannot be asked publicly whether forward mode runs
@@ -170,7 +170,7 @@ def remember(
     if (
         any(x is not None for x in (*more, inputs.window))
         or isinstance(inputs.scaling, Tensor)
-        or _is_special(kernel, inputs.mapping)
+        or _cannot_repeat(kernel, inputs.mapping)
         or is_observed((*given[:4], inputs.mask))
         or given.dense() is not given
     ):
@@ -197,7 +197,7 @@ def chosen_kernel(mapping: Mapping, kernel: Kernel) -> Kernel:
     return replace(fixed, scaled=True) if kernel.scaled else fixed
 
 
-def _is_special(kernel: Kernel, mapping: Mapping) -> bool:
+def _cannot_repeat(kernel: Kernel, mapping: Mapping) -> bool:
     """Whether the values of other parameters decide about the call too."""
     return kernel.scaled or bool(kernel.constants) or mapping.has_sink
 

@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from sparse_attn.cli.parser import with_underscores
-from sparse_attn.evaluation.rows import read_text
+from sparse_attn.evaluation.text_files import read_text
 from sparse_attn.reports.text import listing
 
 # options without a config field

@@ -14,14 +14,14 @@ from typing import Any, Generic, Self, TypeVar
 import ray
 from ray.exceptions import RayError
 
-from engine.sweep.config import Resources
-from engine.sweep.pool import Failure
+from sparse_attn.engine.sweep.config import Resources
+from sparse_attn.engine.sweep.pool import Failure
 from sparse_attn.system.imports import import_module, imported
 
 JobT = TypeVar("JobT")
 POLL = 30  # seconds
 # parts of this project to upload, if they exist
-PACKAGES = ("sparse_attn", "engine", "glue", "experiments")
+PACKAGES = ("sparse_attn", "glue", "experiments")
 
 
 class RayPool(Generic[JobT]):
@@ -107,7 +107,7 @@ def _machines() -> list[dict[str, float]]:
 
 def _connect(address: str) -> None:
     """Connect to a cluster and upload this project's code; `local` starts one here."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     packages = [str(root / name) for name in PACKAGES if (root / name).is_dir()]
     local = address == "local"
     ray.init(

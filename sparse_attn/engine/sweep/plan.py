@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from engine.sweep.records import SWEEP_FILE, Record, Records, Stage, identity, run_hash
+from sparse_attn.engine.sweep.records import SWEEP_FILE, Record, Records, Stage, identity, run_hash
 
 Cell = tuple[str, str]
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from sparse_attn import Mapping, SparsitySchedule
+    from sparse_attn.hf.schedules import SparsitySchedule
+    from sparse_attn.mappings.module import Mapping
 else:
     Mapping = PreTrainedModel = SparsitySchedule = Any
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from engine.sweep.plan import Cell, SweepPlan
-from engine.sweep.records import Record, Stage, read_records
+from sparse_attn.engine.sweep.plan import Cell, SweepPlan
+from sparse_attn.engine.sweep.records import Record, Stage, read_records
 from sparse_attn.reports import text
 from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
 

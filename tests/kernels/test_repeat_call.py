@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 from sparse_attn import Mapping
 from sparse_attn.hf.attention import NAME, sparse_attention
 from sparse_attn.kernels import attention, dispatch, triton
-from sparse_attn.kernels.triton import again, launch, plan
+from sparse_attn.kernels.triton import launch, plan, repeat_call
 
 from .backends import CUDA, TRITON, Backend, each
 
@@ -33,7 +33,7 @@ class Layer(nn.Module):
 def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where the Triton kernels are the first choice, and nothing has run yet."""
     monkeypatch.setitem(dispatch.AUTOMATIC, "cpu", ("triton", "reference"))
-    monkeypatch.setattr(again, "_READY", {})
+    monkeypatch.setattr(repeat_call, "_READY", {})
     monkeypatch.setattr(plan, "_PLANS", {})
 
 
@@ -194,7 +194,7 @@ def test_checkpointing_repeats_the_first_call(
     """The recomputation takes the short way, and must save the same tensors."""
     module, given = layer(Mapping(name, learn=learn or (), **params), backend), qkv(backend)
     again_, expected = [], results(layer(Mapping(name, **params), backend), given)
-    again._READY.clear()
+    repeat_call._READY.clear()
     for _ in range(2):
         out = checkpoint(lambda *qkv: sparse_attention(module, *qkv, None)[0], *given,
                          use_reentrant=False)  # fmt: skip
@@ -301,12 +301,12 @@ def test_observers_see_every_call_and_gradient(checked: list[str], backend: Back
 
 
 def test_ever_new_lengths_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "MOST_PLANS", 2)
+    monkeypatch.setattr(repeat_call, "MOST_PLANS", 2)
     monkeypatch.setattr(triton, "INTERPRETED", True)
     monkeypatch.setattr(launch, "launch", lambda *arguments: None)
     for keys in (16, 20, 24, 16):
         sparse_attention(layer(SOFTMAX, TRITON), *qkv(TRITON, keys), None)
-        assert 0 < len(again._READY) <= 2
+        assert 0 < len(repeat_call._READY) <= 2
 
 
 class Kernel:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from engine.types import Mapping, SparsitySchedule
+from sparse_attn.engine.types import Mapping, SparsitySchedule
 
 LONGEST_LABEL = 100
 
@@ -139,7 +139,7 @@ class ScheduleConfig:
             mapping.set_value(self.parameter, self.initial)
         except ValueError as error:
             raise ValueError(f"{section}.schedule.initial: {error}") from None
-        from sparse_attn import SparsitySchedule as Schedule
+        from sparse_attn.hf.schedules import SparsitySchedule as Schedule
 
         return Schedule(final=final, **asdict(self))
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from engine.usage import config_files, explain, own_error, spell_out
 from sparse_attn.cli.parser import IMPORT_HELP, take_imports
 from sparse_attn.cli.programs import command_of
-from sparse_attn.evaluation.rows import read_text
+from sparse_attn.engine.usage import config_files, explain, own_error, spell_out
+from sparse_attn.evaluation.text_files import read_text
 from sparse_attn.system.imports import OPTION
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT")
 # a class_path in a config could import, and so run, any module; jsonargparse only needs the paths
 # of our dataclasses
-OURS = ["engine", "glue", "experiments"]
+OURS = ["sparse_attn.engine", "glue", "experiments"]
 
 SWITCHES = {
     "resume": "continue the interrupted run in output_dir",
