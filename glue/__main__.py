@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparse_attn.engine.command import Command
 from sparse_attn.engine.config import ReportConfig
-from sparse_attn.engine.experiment import Experiment, exit_if_failed
+from sparse_attn.engine.experiment import Experiment
 from sparse_attn.engine.sweep.config import Resources
 
 from .check import CheckConfig
@@ -21,24 +20,23 @@ if TYPE_CHECKING:
 
 
 def check(config: CheckConfig, resources: Resources) -> None:
-    """Forecast the sweep of a check, run it, and report."""
+    """Run the sweep of a check, and report."""
     sweep = config.sweep()
-    print("\n".join(EXPERIMENT.forecast(sweep, resources)), flush=True)
     if resources.dry_run:
+        print("\n".join(EXPERIMENT.due(sweep)))
         return
-    records = EXPERIMENT.search(sweep, resources, checked=True)
+    EXPERIMENT.search(sweep, resources)
     print(EXPERIMENT.report(ReportConfig(sweep.output_dir)))
     from .summary import next_commands
 
-    for line in next_commands(sweep, records):
+    for line in next_commands(sweep, EXPERIMENT.read(Path(sweep.output_dir)).records):
         print(line)
-    exit_if_failed(records)
 
 
 class Glue(Experiment[RunConfig, SweepConfig]):
     """Experiment that fine-tunes Transformers with Trainer, in one process or several."""
 
-    name = "glue"
+    name, package = "glue", __package__
     description = (
         "GLUE with any probability mapping in attention. Examples: sparse-attn glue train --config "
         "configs/glue/mrpc.yaml; sparse-attn glue sweep --config configs/glue/table2.yaml; "
@@ -56,17 +54,24 @@ class Glue(Experiment[RunConfig, SweepConfig]):
             "check",
             "does a mapping hurt on your data?",
             "Softmax and other mappings on your labelled file: three learning rates on held-out "
-            "training rows, then three seeds of the best. Estimates the time first; after a kill, "
-            "the same command continues.",
+            "training rows, then three seeds of the best. After a kill, the same command "
+            "continues.",
             (CheckConfig, Resources),
             work=check,
         ),
     )
 
     def prepare(self, config: RunConfig) -> Any:
+        from accelerate import PartialState
+
+        from sparse_attn.hf.checkpoints import remove_drafts
+
         run = super().prepare(config)
-        for line in run.about if self.is_main_process else ():
-            print(line)
+        if self.is_main_process:
+            remove_drafts(Path(config.output_dir))
+            for line in run.about:
+                print(line)
+        PartialState().wait_for_everyone()
         return run
 
     @property
@@ -74,20 +79,6 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         from accelerate import PartialState
 
         return bool(PartialState().is_main_process)
-
-    def check_folder(self, config: RunConfig) -> None:
-        if self.is_main_process:
-            super().check_folder(config)
-
-    def claim_folder(self, config: RunConfig) -> None:
-        from accelerate import PartialState
-
-        from sparse_attn.hf.checkpoints import remove_drafts
-
-        if self.is_main_process:
-            super().claim_folder(config)
-            remove_drafts(Path(config.output_dir))
-        PartialState().wait_for_everyone()
 
     def tidy(self, folder: Path) -> None:
         from sparse_attn.hf.checkpoints import remove_checkpoints
@@ -108,12 +99,6 @@ class Glue(Experiment[RunConfig, SweepConfig]):
         from .train import check_sweep
 
         check_sweep(sweep, plan)
-
-    def seconds(self, config: RunConfig) -> float | None:
-        started = time.perf_counter()
-        from .train import seconds
-
-        return seconds(config, started)
 
     def main(self, arguments: list[str] | None = None) -> None:
         super().main(arguments)

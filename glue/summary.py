@@ -8,8 +8,7 @@ import shlex
 from dataclasses import asdict
 from typing import Any
 
-from sparse_attn.cli.programs import command_of
-from sparse_attn.engine.sweep.records import Records
+from sparse_attn.engine.sweep.records import Record
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.evaluation.text_files import column_names
 from sparse_attn.reports.table import Table, plain
@@ -49,7 +48,7 @@ def summary(results: dict[str, Any], config: RunConfig) -> list[str]:
     ]
 
 
-def next_commands(sweep: SweepConfig, records: Records) -> list[str]:
+def next_commands(sweep: SweepConfig, records: list[Record]) -> list[str]:
     """Return, for each mapping, the command that trains a model with its best setting."""
     columns = ",".join(column_names(sweep.text_columns))
     given = {
@@ -60,7 +59,7 @@ def next_commands(sweep: SweepConfig, records: Records) -> list[str]:
     }
     defaults = {"mapping": asdict(MappingConfig()), "train": asdict(TrainConfig())}
     lines = []
-    for record in records.by_hash.values():
+    for record in records:
         if (record.stage, record.index) != ("final", 0) or record.mapping == BASELINE:
             continue
         settings = {
@@ -70,14 +69,14 @@ def next_commands(sweep: SweepConfig, records: Records) -> list[str]:
         options = {name: value for name, value in (given | settings).items() if value is not None}
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         words += import_options(imported())
-        lines.append(f"next, for {record.mapping}: {command_of('glue')} train {shlex.join(words)}")
+        lines.append(f"next, for {record.mapping}: sparse-attn glue train {shlex.join(words)}")
     return lines
 
 
 def _next_command(task: Task, config: RunConfig) -> str:
     if not config.keep_model:
         file = os.path.relpath(ROOT / "configs/glue/table2.yaml")
-        return f"next: {command_of('glue')} sweep --config {shlex.quote(file)}, a fair comparison"
+        return f"next: sparse-attn glue sweep --config {shlex.quote(file)}, a fair comparison"
     model = shlex.quote(f"{config.output_dir}/model")
     pair = ' --pair "TEXT"' if len(task.text) == 2 else ""
     modules = "".join(f" {shlex.quote(word)}" for word in import_options(imported()))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -30,7 +28,7 @@ from sparse_attn import SparsitySchedule, SparsityScheduleCallback
 from sparse_attn.engine.config import ScheduleConfig
 from sparse_attn.engine.sweep.plan import SweepPlan
 from sparse_attn.evaluation.data import ROW, load_task
-from sparse_attn.evaluation.predictions import DivergedError, predictions_of
+from sparse_attn.evaluation.predictions import predictions_of
 from sparse_attn.evaluation.tasks import Task
 from sparse_attn.hf.checkpoints import last_complete_checkpoint
 from sparse_attn.hf.opening import resolve_model
@@ -46,7 +44,6 @@ from .trainer import EpochTrainer, training_arguments
 
 logger = logging.getLogger(__name__)
 
-TRIAL_STEPS = 8
 PACKAGES = ("torch", "transformers", "accelerate", "datasets")
 
 
@@ -65,13 +62,12 @@ class Run:
     versions: dict[str, str]
     about: list[str]  # lines on labelled files and on rows that are cut
 
-    def perform(self, _: Path | None = None) -> dict[str, Any] | None:
+    def perform(self, folder: Path) -> dict[str, Any] | None:
         """Fine-tune, evaluate and save the model.
 
-        Return the content of results.json in the main process, and None in others. The argument is
-        unused, because Trainer writes to output_dir even if nothing is kept.
+        Return the content of results.json in the main process, and None in others.
         """
-        config, folder = self.config, Path(self.config.output_dir)
+        config = self.config
         checkpoint = last_complete_checkpoint(folder) if config.resume else None
         trainer = self.trainer
         # every process draws other dropout, and none repeats the numbers of the head's start
@@ -226,38 +222,6 @@ def warn_of_slow_bf16(train: TrainConfig) -> None:
             "train.mixed_precision=bf16: this CPU has no instructions for bfloat16 and takes "
             "dozens of times as long as in float32; use --train.mixed_precision no"
         )
-
-
-def seconds(config: RunConfig, started: float) -> float | None:
-    """Estimate the seconds of a run from a few steps and rows; None if they diverge.
-
-    Args:
-        config: the run.
-        started: `time.perf_counter()` when this process began to import what a run needs.
-    """
-    train, task = config.train, config.task_of_run()
-    sizes = {split: len(rows) for split, rows in chosen(config, read_data(config, task)).items()}
-    with TemporaryDirectory() as folder:
-        short = replace(
-            config,
-            output_dir=folder,
-            limit=max(TRIAL_STEPS * train.batch_size, math.ceil(1 / (config.selection or 1))),
-            evaluate="end",
-            train=replace(train, max_steps=TRIAL_STEPS),
-        )
-        try:
-            results = assemble(short).perform()
-        except DivergedError:
-            return None
-    assert results is not None  # this is the only process
-    took, rows = results["seconds"], results["rows"]
-    steps = train.max_steps or train.epochs * math.ceil(sizes.pop("train") / train.batch_size)
-    rounds = 1 + (math.ceil(train.epochs) if config.evaluate == "epoch" else 0)
-    evaluation = (took["total"] - took["train"]) * max(
-        size / rows[split] for split, size in sizes.items()
-    )
-    startup = time.perf_counter() - started - took["total"]
-    return float(startup + took["train"] / TRIAL_STEPS * steps + rounds * evaluation)
 
 
 def evaluate(trainer: EpochTrainer, split: str, task: Task) -> dict[str, Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Bottleneck(Experiment[BottleneckRunConfig, BottleneckSweepConfig]):
     """Heads x vocabularies x dimensions x learning rates, then the best rate over many seeds."""
 
-    name = "experiments.bottleneck"
+    name, package = "bottleneck", "experiments.bottleneck"
     description = (
         "Mode matching and KL of softmax, sigsoftmax, mixtures and monotone heads on Dirichlet "
         "targets (Ganea et al. 2019, figures 2, 3 and 6 to 8)."
@@ -38,10 +38,6 @@ class Bottleneck(Experiment[BottleneckRunConfig, BottleneckSweepConfig]):
         from sparse_attn.engine.sweep.plan import best_of
 
         return best_of(sweep.trials(), lambda best, seed: replace(best, seed=seed), sweep.seeds)
-
-    def fresh(self, sweep: BottleneckSweepConfig) -> bool:
-        # runs take seconds, and runs in one process share their targets
-        return False
 
 
 EXPERIMENT = Bottleneck()

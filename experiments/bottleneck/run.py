@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +27,15 @@ class BottleneckRun(NamedTuple):
     config: BottleneckRunConfig
     device: torch.device
 
-    def perform(self, _: Path | None = None) -> dict[str, Any]:
+    def perform(self, _: Path) -> dict[str, Any]:
         """Draw targets, fit and measure; return the content of results.json.
 
         Raises:
             DivergedError: Q is NaN, or infinitely far from P*.
         """
         config, device = self
-        targets = _targets(config.alpha, config.contexts, config.vocabulary, config.seed, device)
+        drawn = draw(config.alpha, config.contexts, config.vocabulary, config.seed)
+        targets = Targets(drawn.log_p.to(device))
         started = time.perf_counter()
         head, contexts = fit(config, targets.log_p)
         measured = measure(head, contexts, targets.log_p, config.batch)
@@ -58,14 +58,6 @@ class BottleneckRun(NamedTuple):
 def assemble(config: BottleneckRunConfig) -> BottleneckRun:
     """Return the run on its device; raise ValueError if the device is unavailable."""
     return BottleneckRun(config, choose_device(config.device))
-
-
-@lru_cache(maxsize=1)
-def _targets(
-    alpha: float, contexts: int, vocabulary: int, seed: int, device: torch.device
-) -> Targets:
-    """Return targets, cached because consecutive runs share them."""
-    return Targets(draw(alpha, contexts, vocabulary, seed).log_p.to(device))
 
 
 def fit(config: BottleneckRunConfig, log_p: Tensor) -> tuple[Head, Tensor]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Images(Experiment[ImageRunConfig, ImageSweepConfig]):
     """Losses x learning rates, then the best rate of each loss over many splits and seeds."""
 
-    name = "experiments.images"
+    name, package = "images", "experiments.images"
     description = (
         "MNIST and CIFAR with squared error, softmax, softmax-abs, spherical and Taylor softmax "
         "(de Brebisson & Vincent 2016, tables 1 to 4)."
@@ -53,10 +53,6 @@ class Images(Experiment[ImageRunConfig, ImageSweepConfig]):
             for label, loss in sweep.losses.items()
         }
         return best_of(trials, final, sweep.runs)
-
-    def fresh(self, sweep: ImageSweepConfig) -> bool:
-        # starting a process takes longer than an epoch of a small data set
-        return False
 
 
 EXPERIMENT = Images()

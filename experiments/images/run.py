@@ -59,11 +59,11 @@ class ImageRun:
             nesterov=config.momentum > 0,
         )
 
-    def perform(self, folder: Path | None) -> dict[str, Any]:
+    def perform(self, folder: Path) -> dict[str, Any]:
         """Train, evaluate the best weights and return the content of results.json.
 
         Args:
-            folder: folder of the checkpoint that `fit` writes and resumes from; None for none.
+            folder: folder of the checkpoint that `fit` writes and resumes from.
 
         Raises:
             DivergedError: a loss is NaN or infinite.
@@ -76,7 +76,7 @@ class ImageRun:
             self._evaluate,
             epochs=config.train.epochs,
             after_epoch=self._slow_down,
-            checkpoint=folder and folder / CHECKPOINT_FILE,
+            checkpoint=folder / CHECKPOINT_FILE,
             label="Training",
         )
         return {

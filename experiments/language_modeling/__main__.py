@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class LanguageModeling(Experiment[LanguageRunConfig, LanguageSweepConfig]):
     """Heads x seeds on one model, after a search over learning rates if several."""
 
-    name = "experiments.language_modeling"
+    name, package = "language-modeling", "experiments.language_modeling"
     description = (
         "Language models with any output mapping. Example: sparse-attn language-modeling train "
         "--config configs/language_modeling/ptb-small.yaml"

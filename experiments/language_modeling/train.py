@@ -37,7 +37,7 @@ class LanguageRun:
     corpus: Corpus
     model: LanguageModel
 
-    def perform(self, folder: Path | None) -> dict[str, Any]:
+    def perform(self, folder: Path) -> dict[str, Any]:
         """Train, measure the best weights and return the content of results.json.
 
         Args:
@@ -48,18 +48,17 @@ class LanguageRun:
                 a resumed run.
         """
         config, corpus, model = self.config, self.corpus, self.model
-        checkpoint = None if folder is None else folder / CHECKPOINT_FILE
+        checkpoint = folder / CHECKPOINT_FILE
         training = Training(config, corpus, model, checkpoint)
         try:
             training.run()
         except DivergedError as error:
-            if checkpoint is not None:
-                checkpoint.unlink(missing_ok=True)  # it would only diverge again
+            checkpoint.unlink(missing_ok=True)  # it would only diverge again
             raise DivergedError(str(error), self._results(training, folder)) from None
         results = self._results(training, folder) | {"status": "finished"}
         return results | measures(model, corpus, config.evaluation, config.measures)
 
-    def _results(self, training: Training, folder: Path | None) -> dict[str, Any]:
+    def _results(self, training: Training, folder: Path) -> dict[str, Any]:
         """Return the facts of a run and the perplexities of the best weights, if any."""
         config, corpus, model, progress = self.config, self.corpus, self.model, training.progress
         results: dict[str, Any] = {
@@ -77,8 +76,7 @@ class LanguageRun:
             "peak_memory_mib": peak_memory_mib(training.device),
         }
         if training.best is not None:
-            if folder is not None:
-                write_tensors(folder / MODEL_FILE, model.state_dict())
+            write_tensors(folder / MODEL_FILE, model.state_dict())
             evaluation = config.evaluation
             splits = {"valid": evaluation.batch, "test": evaluation.test_batch}
             for split, batch in splits.items():

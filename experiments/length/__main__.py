@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Length(Experiment[LengthRunConfig, LengthSweepConfig]):
     """Attention functions x seeds; nothing is chosen on the texts of the test."""
 
-    name = "experiments.length"
+    name, package = "length", "experiments.length"
     description = (
         "Accuracy of attention functions on texts longer than in training: multi-query recall of "
         "associations (Vasylenko et al. 2025)."

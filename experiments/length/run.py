@@ -31,7 +31,7 @@ class LengthRun(NamedTuple):
     model: SmolLM3ForCausalLM
     device: torch.device
 
-    def perform(self, _: Path | None = None) -> dict[str, Any]:
+    def perform(self, _: Path) -> dict[str, Any]:
         """Train and test; return the content of results.json.
 
         Raises:

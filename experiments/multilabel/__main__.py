@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class MultiLabel(Experiment[MultilabelRunConfig, MultilabelSweepConfig]):
     """Methods x data sets x seeds, after a search over learning rates if several."""
 
-    name = "experiments.multilabel"
+    name, package = "multilabel", "experiments.multilabel"
     description = (
         "Multi-label classification with softmax, sparse mappings and a sigmoid for each label "
         "(Balazy et al. 2023, table 1 and figures 2 and 3)."
@@ -55,10 +55,6 @@ class MultiLabel(Experiment[MultilabelRunConfig, MultilabelSweepConfig]):
 
         trials = {c: [sweep.run(*c, rate, FIRST_TRIAL_SEED) for rate in rates] for c in cells}
         return best_of(trials, final, sweep.seeds)
-
-    def fresh(self, sweep: MultilabelSweepConfig) -> bool:
-        # runs on synthetic rows take seconds
-        return any(data.synthetic is None for data in sweep.data.values())
 
 
 EXPERIMENT = MultiLabel()

@@ -78,11 +78,11 @@ class MultilabelRun:
         self.thresholds = config.method.thresholds or [self.head.threshold]
         self.optimizer = torch.optim.Adam(model.parameters(), config.train.learning_rate)
 
-    def perform(self, folder: Path | None = None) -> dict[str, Any]:
+    def perform(self, folder: Path) -> dict[str, Any]:
         """Train, choose and measure; leave the model at its best epoch and threshold.
 
         Args:
-            folder: folder for checkpoint and model, if the config keeps them; None for none.
+            folder: folder for checkpoint and model, if the config keeps them.
 
         Raises:
             DivergedError: the loss is NaN or infinite.

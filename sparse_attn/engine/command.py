@@ -12,15 +12,10 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-
 from sparse_attn.cli.parser import IMPORT_HELP, take_imports
-from sparse_attn.cli.programs import command_of
-from sparse_attn.engine.usage import config_files, explain, own_error, spell_out
-from sparse_attn.evaluation.text_files import read_text
+from sparse_attn.engine.usage import check_names, spell_out
 from sparse_attn.system.imports import OPTION
 
 if TYPE_CHECKING:
@@ -96,7 +91,7 @@ class Program:
     """A command line of several sub-commands.
 
     Attributes:
-        name: the module, as in `python -m NAME`.
+        name: as in `sparse-attn NAME`.
         description: its purpose, shown in --help.
         commands: the sub-commands.
     """
@@ -107,7 +102,7 @@ class Program:
 
     @property
     def prog(self) -> str:
-        return command_of(self.name)
+        return f"sparse-attn {self.name}"
 
     def parser(self) -> ArgumentParser:
         """Return the parser of all commands; it raises argparse.ArgumentError for wrong input."""
@@ -126,32 +121,23 @@ class Program:
     def parse(self, arguments: list[str] | None = None) -> tuple[Command, tuple[Any, ...]]:
         """Return the sub-command and its configs.
 
-        Wrong input is reported in one line, with exit code 2.
+        Wrong input is reported with exit code 2.
         """
-        given = take_imports(sys.argv[1:] if arguments is None else arguments, self.prog)
+        name, *given = take_imports(
+            sys.argv[1:] if arguments is None else arguments, self.prog
+        ) or [""]
         configs = {command.name: command.configs for command in self.commands}
-        given = spell_out(given, configs.get(given[0], ()) if given else ())
         parser = self.parser()
         try:
-            parsed = parser.parse_args(given)
-        except UnicodeDecodeError:
-            words = (word.partition("=")[2] or word for word in given)
-            for file in map(Path, (*config_files(given), *words)):  # of sections too
-                if file.is_file():
-                    read_text(file)  # the error that names it
-            raise
-        except (ArgumentError, yaml.YAMLError) as error:
-            parser.exit(2, f"error: {explain(str(error), given, self.prog, configs)}\n")
+            if name in configs:
+                given = spell_out(given, configs[name])
+                check_names(given, configs[name])
+            parsed = parser.parse_args([name, *given] if name else [])
+            made = parser.instantiate(parsed)
+        except (ArgumentError, ValueError) as error:
+            parser.exit(2, f"error: {error}\n")
         command = next(c for c in self.commands if c.name == parsed.subcommand)
-        return command, command.made(_instantiate(parser, parsed)[command.name].as_dict())
-
-
-def _instantiate(parser: ArgumentParser, parsed: Any) -> Any:
-    """Make the dataclasses of parsed options; their own errors are one line."""
-    try:
-        return parser.instantiate(parsed)
-    except ValueError as error:
-        raise ValueError(own_error(str(error))) from None
+        return command, command.made(made[command.name].as_dict())
 
 
 def _from_options(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:
@@ -168,7 +154,7 @@ def from_dict(config: type[ConfigT], content: dict[str, Any]) -> ConfigT:
     parser.add_class_arguments(config)
     try:
         # parse_object changes its argument
-        options = _instantiate(parser, parser.parse_object(deepcopy(content))).as_dict()
+        options = parser.instantiate(parser.parse_object(deepcopy(content))).as_dict()
     except ArgumentError as error:
         raise ValueError(" ".join(str(error).split())) from None
     return _from_options(config, options)

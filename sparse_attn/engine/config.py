@@ -155,14 +155,3 @@ class ReportConfig:
 
     results_dir: str
     output_dir: str | None = None
-
-
-@dataclass(frozen=True)
-class PackConfig:
-    """Select the sweep to pack.
-
-    Args:
-        results_dir: output_dir of a sweep, finished or not.
-    """
-
-    results_dir: str

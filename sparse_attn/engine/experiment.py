@@ -1,21 +1,16 @@
 """Base class of experiments, with the commands train, sweep and report.
 
 An experiment defines its data, model, run and report. This package provides the rest: the command
-line and its errors, locking of folders, records and resumption of sweeps, Markdown and HTML.
+line and its errors, the folders of runs, sweeps that continue, Markdown and HTML.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
-import time
-import traceback
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields, replace
-from functools import partial
+from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
@@ -23,14 +18,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cas
 
 from sparse_attn.cli.errors import input_errors, interruption, work_errors
 from sparse_attn.engine.command import Command, Program, from_dict
-from sparse_attn.engine.config import PackConfig, ReportConfig
+from sparse_attn.engine.config import ReportConfig
 from sparse_attn.engine.sweep.config import Resources
 from sparse_attn.system.hub import go_offline_if_unreachable
 from sparse_attn.system.imports import import_options, imported
 
 if TYPE_CHECKING:
-    from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
-    from sparse_attn.engine.sweep.records import Records
+    from sparse_attn.engine.sweep.plan import SweepPlan
     from sparse_attn.engine.sweep.results import Results
     from sparse_attn.reports.page import Page, Report
 
@@ -66,12 +60,13 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     The module `module` of the package has `assemble(config)`, which makes the parts of a run. Their
     `perform(folder)` trains, measures and returns the content of results.json, including `score`.
-    It returns None in all processes but the main one. Checkpoints and weights go into the folder,
-    which is None in a sweep. The package's `report` has `make_page(results)`. Both modules are
-    imported on first use, because they are heavy and --help must not wait for them.
+    It returns None in all processes but the main one. The package's `report` has
+    `make_page(results)`. Both modules are imported on first use, because they are heavy and --help
+    must not wait for them.
 
     Attributes:
-        name: as in `python -m NAME`.
+        name: the program, as in `sparse-attn NAME`.
+        package: as in `python -m PACKAGE`.
         description: purpose of the experiment, shown in --help.
         about: descriptions of `train`, `sweep` and `report`, shown in their --help.
         run, sweep: config classes of one run and of a sweep. A config that may need the hub has a
@@ -81,6 +76,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
     """
 
     name: ClassVar[str]
+    package: ClassVar[str]
     description: ClassVar[str]
     about: ClassVar[tuple[str, str, str]]
     run: ClassVar[type]
@@ -94,7 +90,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         Raises:
             ValueError, TypeError, OSError: invalid config, data or model.
         """
-        return import_module(f"{self.name}.{self.module}").assemble(config)
+        return import_module(f"{self.package}.{self.module}").assemble(config)
 
     @abstractmethod
     def summary(self, results: dict[str, Any], config: RunT) -> Iterable[str]:
@@ -106,7 +102,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
     def page(self, results: Results) -> Page:
         """Return the report of a sweep, finished or not."""
-        made: Page = import_module(f"{self.name}.report").make_page(results)
+        made: Page = import_module(f"{self.package}.report").make_page(results)
         return made
 
     def check(self, sweep: SweepT, plan: SweepPlan) -> None:
@@ -120,14 +116,6 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{mapping} on {task}: {error}") from None
 
-    def fresh(self, sweep: SweepT) -> bool:
-        """Return whether each run gets a new process, which takes some seconds to start."""
-        return True
-
-    def seconds(self, config: RunT) -> float | None:
-        """Estimate the seconds of a run by a short trial; None for an experiment without one."""
-        return None
-
     def prepare(self, config: RunT) -> Any:
         """Assemble a run and claim its output_dir.
 
@@ -135,24 +123,16 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             ValueError, TypeError, OSError: invalid config, data or model, or output_dir belongs to
                 another run. Nothing has been written then.
         """
-        self.check_folder(config)
+        from sparse_attn.engine.sweep.records import identity
+        from sparse_attn.system.run_folders import check_run_folder, claim_run_folder
+
+        folder, content = Path(config.output_dir), identity(config)
+        if self.is_main_process:
+            check_run_folder(folder, content, config.resume)
         parts = self.assemble(config)
-        self.claim_folder(config)
+        if self.is_main_process:
+            claim_run_folder(folder, content, config.resume)
         return parts
-
-    def check_folder(self, config: RunT) -> None:
-        """Raise ValueError if this run may not use output_dir; write nothing."""
-        from sparse_attn.engine.sweep.records import identity
-        from sparse_attn.system.run_folders import check_run_folder
-
-        check_run_folder(Path(config.output_dir), identity(config), config.resume)
-
-    def claim_folder(self, config: RunT) -> None:
-        """Claim output_dir for this run; raise the errors of `check_folder`."""
-        from sparse_attn.engine.sweep.records import identity
-        from sparse_attn.system.run_folders import claim_run_folder
-
-        claim_run_folder(Path(config.output_dir), identity(config), config.resume)
 
     def train(self, config: RunT, parts: Any) -> dict[str, Any] | None:
         """Perform a prepared run in its folder, and write results.json.
@@ -197,37 +177,42 @@ class Experiment(ABC, Generic[RunT, SweepT]):
 
         (folder / CHECKPOINT_FILE).unlink(missing_ok=True)
 
-    def search(self, sweep: SweepT, resources: Resources, *, checked: bool = False) -> Records:
-        """Do every run of a sweep that has no record yet; raise the errors of `run_sweep`.
+    def search(self, sweep: SweepT, resources: Resources) -> None:
+        """Do every run of a sweep that has no results yet, and print where they are.
 
-        Args:
-            sweep: the sweep.
-            resources: machine or cluster that does the runs.
-            checked: whether `forecast` has checked the sweep.
+        Raises:
+            ValueError, TypeError, OSError: as `run_sweep`.
+            SystemExit: runs failed.
         """
         from sparse_attn.engine.sweep.run import run_sweep
 
-        plan = self.plan(sweep)
-        return run_sweep(
-            Path(sweep.output_dir),
+        plan, folder = self.plan(sweep), Path(sweep.output_dir)
+        failed = run_sweep(
+            folder,
             sweep.content(),
             plan,
-            partial(execute, self.name),
+            self.package,
             resources,
-            check=None if checked else partial(self.check, sweep, plan),
-            fresh=self.fresh(sweep),
+            lambda: self.check(sweep, plan),
         )
+        if failed:
+            sys.exit(f"error: {len(failed)} runs failed; run the same command to retry them")
+        words = [str(folder), *import_options(imported())]
+        print(f"next: {self.program.prog} report {shlex.join(words)}")
 
-    def forecast(self, sweep: SweepT, resources: Resources) -> list[str]:
-        """Estimate what is left of a sweep: runs, time, disk; raise the errors of `search`."""
-        from sparse_attn.engine.sweep.forecast import forecast
+    def due(self, sweep: SweepT) -> list[str]:
+        """Check a sweep, and return the number of runs that are due, as lines for the terminal."""
         from sparse_attn.engine.sweep.run import check_folder
 
-        folder, plan = Path(sweep.output_dir), self.plan(sweep)
+        plan, folder = self.plan(sweep), Path(sweep.output_dir)
         check_folder(folder, sweep.content())
         self.check(sweep, plan)
-        tells = type(self).seconds is not Experiment.seconds
-        return forecast(folder, plan, partial(_seconds, self.name) if tells else None, resources)
+        done = plan.completed(folder)
+        due = {cell: plan.size(cell, done) for cell in plan.cells}
+        for record in done.values():
+            due[record.task, record.mapping] -= 1
+        lines = [f"runs: {sum(due.values())} of {plan.expected(done)} are due"]
+        return lines + [f"  {task} {mapping}: {n}" for (task, mapping), n in due.items()]
 
     def settings(self, content: dict[str, Any]) -> dict[str, Any]:
         """Return what the config of a sweep takes from its sweep.json."""
@@ -243,7 +228,7 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         from sparse_attn.engine.sweep.records import IMPORTS, SWEEP_FILE, read_content
         from sparse_attn.engine.sweep.results import Results
 
-        content = read_content(folder, self.name)
+        content = read_content(folder, self.program.prog)
         try:
             settings = {"output_dir": str(folder), **self.settings(content)}
             sweep: SweepT = from_dict(self.sweep, settings)
@@ -261,10 +246,8 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             ) from None
         results = Results.of(folder, sweep, self.plan(sweep))
         if not results.records:
-            faults = results.faults
-            reason = f" ({len(faults)} not usable: {faults[0]})" if faults else ""
             raise ValueError(
-                f"{folder}: no records of the sweep in {SWEEP_FILE}{reason}; start it with "
+                f"{folder}: no records of the sweep in {SWEEP_FILE}; start it with "
                 f"`{self.program.prog} sweep`, or name the folder that it writes to"
             )
         return results
@@ -276,8 +259,6 @@ class Experiment(ABC, Generic[RunT, SweepT]):
             ValueError: no sweep of this experiment in the folder. Nothing is written then.
         """
         results = self.read(Path(config.results_dir))
-        for line in results.left_out:
-            print(line, file=sys.stderr)
         return self.page(results).write(Path(config.output_dir or config.results_dir))
 
     @property
@@ -292,8 +273,9 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                 Command(
                     "sweep",
                     "many runs, on one machine or several",
-                    f"{sweep} On this machine, or on a cluster with Ray (--address, extra `ray`). "
-                    "After a kill, the same command continues: runs with a record are skipped.",
+                    f"{sweep} On this machine, on a cluster with Ray (--address, extra `ray`), or "
+                    "in a job array (--num_shards, --shard). After a kill, the same command "
+                    "continues: runs with results are skipped.",
                     (self.sweep, Resources),
                 ),
                 Command(
@@ -303,21 +285,15 @@ class Experiment(ABC, Generic[RunT, SweepT]):
                     (ReportConfig,),
                     positional=True,
                 ),
-                Command(
-                    "pack",
-                    "merge the records of a sweep",
-                    "Move the records of many files into one, runs.jsonl, which `report` and "
-                    "`sweep` read as well.",
-                    (PackConfig,),
-                    positional=True,
-                    work=_pack,
-                ),
                 *self.further,
             ),
         )
 
     def main(self, arguments: list[str] | None = None) -> None:
         """Run the command line: parse, check, work, and print where the results are."""
+        from sparse_attn.engine.sweep.pool import end_with_sweep
+
+        end_with_sweep()
         with interruption():
             with input_errors():
                 command, configs = self.program.parse(arguments)
@@ -343,55 +319,6 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         elif command.name == "report":
             print(self.report(*configs))
         elif configs[1].dry_run:
-            print("\n".join(self.forecast(*configs)))
+            print("\n".join(self.due(configs[0])))
         else:
-            records, folder = self.search(*configs), configs[0].output_dir
-            count = Counter(record.status for record in records.by_hash.values())
-            found = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
-            print(f"records in {folder}: {found}")
-            words = [str(folder), *import_options(imported())]
-            print(f"next: {self.program.prog} report {shlex.join(words)}")
-            exit_if_failed(records)
-
-
-def _pack(config: PackConfig) -> None:
-    from sparse_attn.engine.sweep.records import pack
-
-    print(f"records: {pack(Path(config.results_dir))}")
-
-
-def exit_if_failed(records: Records) -> None:
-    """Exit with code 1 if runs of a sweep failed."""
-    if any(record.status == "failed" for record in records.by_hash.values()):
-        sys.exit("error: some runs failed; run the same command to retry them")
-
-
-def execute(name: str, run: PlannedRun) -> dict[str, Any]:
-    """Do one run of a sweep in this process, and return its status with results or error.
-
-    Args:
-        name: name of the experiment.
-        run: the run; its output_dir is replaced by a temporary folder.
-    """
-    from sparse_attn.evaluation.predictions import DivergedError
-
-    started = time.perf_counter()
-    experiment = _experiment(name)
-    with tempfile.TemporaryDirectory() as folder:
-        config = replace(run.config, output_dir=f"{folder}/run")
-        try:
-            parts = experiment.assemble(config)
-            startup = time.perf_counter() - started
-            results = parts.perform(None)
-        except DivergedError:
-            return {"status": "diverged", "error": traceback.format_exc()}
-    return {"status": "finished", "results": {**results, "startup_seconds": startup}}
-
-
-def _seconds(name: str, run: PlannedRun) -> float | None:
-    return _experiment(name).seconds(run.config)
-
-
-def _experiment(name: str) -> Experiment[Any, Any]:
-    experiment: Experiment[Any, Any] = import_module(f"{name}.__main__").EXPERIMENT
-    return experiment
+            self.search(*configs)

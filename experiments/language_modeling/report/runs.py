@@ -12,7 +12,14 @@ from typing import Any
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.sections import HeadConfig
 from sparse_attn.engine.sweep.plan import Cell
-from sparse_attn.engine.sweep.records import PACKED_FILE, SWEEP_FILE, Record, hash_of, read_records
+from sparse_attn.engine.sweep.records import (
+    FOLDER,
+    PACKED_FILE,
+    SWEEP_FILE,
+    Record,
+    hash_of,
+    read_packed,
+)
 from sparse_attn.engine.sweep.results import Results, Value
 from sparse_attn.reports import text
 from sparse_attn.system.files import differences, read_json
@@ -151,13 +158,11 @@ def _runs(folder: Path) -> Iterator[Record]:
             raise ValueError(
                 f"{file.parent}: not a language model's run ({error}); move it away"
             ) from None
-        task = file.parent.resolve().parent.name
+        above = file.parent.resolve().parent
+        task = above.parent.name if above.name == FOLDER else above.name
         given = results if status == "finished" else None
         yield Record(task, head, "grid", seed, hash_of(config), config, status, None, given)
     packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}
     for experiment in sorted(packed):
-        found = read_records(experiment)
-        if found.faults:
-            raise ValueError(f"{experiment}: {found.faults[0]}; move it away")
-        for record in found.by_hash.values():
+        for record in read_packed(experiment).values():
             yield replace(record, task=experiment.resolve().name)

@@ -14,22 +14,30 @@ class Resources:
 
     Args:
         address: address of a Ray cluster, such as auto or ray://head:10001, or local for Ray on
-            this machine; a local process pool by default. A cluster needs the packages, model and
-            data on every machine.
+            this machine; processes of this machine by default. All machines of a cluster need
+            this environment and the working directory, in a shared folder.
         cpus_per_run: processors and threads per run.
         gpus_per_run: GPUs per run: 0, 1 or a share such as 0.25; by default 1 if there are any. A
             run is always one process, so that its batch size means the same everywhere.
-        dry_run: print the remaining runs, time and disk space, and exit.
+        num_shards: number of jobs that share the sweep, as in a job array; each does whole pairs
+            of task and mapping, so that none waits for the trials of another.
+        shard: which of them this is, from 0.
+        dry_run: print the runs that are due, and exit.
     """
 
     address: str | None = None
     cpus_per_run: int = 1
     gpus_per_run: float | None = None
+    num_shards: int = 1
+    shard: int = 0
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        if self.cpus_per_run < 1:
-            raise ValueError(f"cpus_per_run={self.cpus_per_run}: expected at least 1")
+        for name in ("cpus_per_run", "num_shards"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+        if not 0 <= self.shard < self.num_shards:
+            raise ValueError(f"shard={self.shard}: expected 0 to {self.num_shards - 1}")
         if self.gpus_per_run is not None and not 0 <= self.gpus_per_run <= 1:
             raise ValueError(
                 f"gpus_per_run={self.gpus_per_run}: expected a number in [0, 1]; a run of `glue` "

@@ -6,9 +6,19 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from sparse_attn.engine.sweep.records import SWEEP_FILE, Record, Records, Stage, identity, run_hash
+from sparse_attn.engine.sweep.records import (
+    FOLDER,
+    Record,
+    Stage,
+    identity,
+    read_packed,
+    run_hash,
+)
+from sparse_attn.system.files import read_json
+from sparse_attn.system.run_folders import RESULTS_FILE
 
 Cell = tuple[str, str]
 
@@ -37,11 +47,34 @@ class PlannedRun:
         """Hash of the run, from `run_hash`."""
         return run_hash(self.mapping, self._identity)
 
+    @property
+    def stem(self) -> str:
+        """Name of its folder, config and log."""
+        return f"{self.task}.{self.mapping}.{self.stage}{self.index}.{self.hash}"
+
+    def folder(self, sweep: Path) -> Path:
+        """Return its folder in that of the sweep."""
+        return sweep / FOLDER / self.stem
+
+    def log(self, sweep: Path) -> Path:
+        """Return the file with its output, beside its folder."""
+        return sweep / FOLDER / f"{self.stem}.log"
+
     def record(self, **outcome: Any) -> Record:
         """Return the record of this run with its outcome."""
         return Record(
             self.task, self.mapping, self.stage, self.index, self.hash, self._identity, **outcome
         )
+
+    def read(self, sweep: Path) -> Record | None:
+        """Return its record from results.json, None without one; a broken file is a ValueError."""
+        file = self.folder(sweep) / RESULTS_FILE
+        if not file.exists():
+            return None
+        results = read_json(file, str(sweep), "delete it, so that the sweep runs it again")
+        if results.get("status") == "diverged":
+            return self.record(status="diverged", error=results["error"])
+        return self.record(status="finished", results=results)
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
@@ -109,28 +142,37 @@ class SweepPlan:
         best = {cell: self._best(runs, done) for cell, runs in self.first.items()}
         return {cell: self._choose(cell, run) if run else [] for cell, run in best.items()}
 
-    def records(self, found: dict[str, Record]) -> dict[Cell, list[Record]]:
-        """Return the records of this sweep by cell; the folder may hold others."""
+    def read(self, folder: Path) -> dict[Cell, list[Record]]:
+        """Return the records of this sweep by cell; runs.jsonl may hold others.
+
+        Raises:
+            ValueError: a record is broken.
+        """
+        found = read_packed(folder)
+        for runs in self.first.values():
+            self._read(folder, runs, found)
         finals = self.finals(found)
+        for runs in finals.values():
+            self._read(folder, runs, found)
         return {
             cell: [found[run.hash] for run in (*runs, *finals.get(cell, ())) if run.hash in found]
             for cell, runs in self.first.items()
         }
 
-    def own(self, found: Records) -> Records:
-        """Return the records of this sweep by hash, and list all others as faults."""
-        finals = self.finals(found.by_hash)
-        planned = itertools.chain(*self.first.values(), *finals.values())
-        own = {run.hash: found.by_hash[run.hash] for run in planned if run.hash in found.by_hash}
-        strange = []
-        for record in found.by_hash.values():
-            if record.hash in own:
-                continue
-            why = f"not a run of the sweep that {SWEEP_FILE} describes"
-            if record.stage == "final" and finals.get((record.task, record.mapping)) == []:
-                why = "its trials choose no setting: one is missing or failed, or all diverged"
-            strange.append(f"{record.stem}: {why}")
-        return Records(own, [*found.faults, *strange])
+    def _read(self, folder: Path, runs: list[PlannedRun], found: dict[str, Record]) -> None:
+        """Add the records of run folders, which are newer than those of runs.jsonl."""
+        read = {run.hash: run.read(folder) for run in runs}
+        found |= {key: record for key, record in read.items() if record is not None}
+
+    def completed(self, folder: Path) -> dict[str, Record]:
+        """Return the records of the runs that need not be repeated, by hash."""
+        records = itertools.chain.from_iterable(self.read(folder).values())
+        return {record.hash: record for record in records if record.status != "failed"}
+
+    def shard(self, index: int, count: int) -> SweepPlan:
+        """Return the part of the sweep that one of several jobs does: every `count`-th cell."""
+        cells = dict(list(self.first.items())[index::count])
+        return SweepPlan(cells, self._choose, self._seeds)
 
     def _best(self, runs: list[PlannedRun], done: dict[str, Record]) -> PlannedRun | None:
         """Return the run with the highest score, once all have finished or diverged.

@@ -1,25 +1,21 @@
-"""Records of runs: one JSON file or line per run, named by the hash of its config."""
+"""Records of runs: the results.json in the folder of each, or a line of an older runs.jsonl."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sparse_attn.cli.programs import command_of
-from sparse_attn.system.files import read_json, write_json, write_text
+from sparse_attn.system.files import read_json
 
 FORMAT = 1
 SWEEP_FILE = "sweep.json"
 FOLDER = "runs"
 IMPORTS = "imports"  # key of sweep.json and results.json: the modules of `--import`
 PACKED_FILE = "runs.jsonl"
-LOCK_FILE = ".lock"
 Stage = Literal["trial", "final", "grid"]
 
 
@@ -30,9 +26,9 @@ class Record:
     task, mapping: task name and mapping label in the sweep.
     stage, index: trial k, final seed k, or grid point k.
     config: the settings that decide the result, without paths.
-    status: finished; diverged (NaN or infinite outputs, which is a result); failed (any other
-        error; the run is repeated).
-    error: the error with its traceback.
+    status: finished; diverged (NaN or infinite outputs, which is a result); failed (only in
+        runs.jsonl: any other error).
+    error: why a run diverged or failed.
     results: the measurements, including `score`; None unless finished.
     """
 
@@ -51,24 +47,11 @@ class Record:
         return f"{self.task} {self.mapping} {self.stage} {self.index}"
 
     @property
-    def stem(self) -> str:
-        """Stem of the file name."""
-        return f"{self.task}.{self.mapping}.{self.stage}{self.index}.{self.hash}"
-
-    @property
     def score(self) -> float:
         """`score` of the results, by which trials are chosen; higher is better."""
         if self.results is None:
             raise ValueError(f"{self}: {self.status}")
         return float(self.results["score"])
-
-
-@dataclass
-class Records:
-    """All records of a sweep by hash, and the faults of unreadable files."""
-
-    by_hash: dict[str, Record] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
 
 
 def hash_of(config: dict[str, Any]) -> str:
@@ -102,43 +85,36 @@ def _words(content: Any) -> Iterator[str]:
 
 
 def run_hash(mapping: str, config: dict[str, Any]) -> str:
-    """Return the hash that names a run's record; two labels of one mapping are two runs."""
+    """Return the hash that names a run; two labels of one mapping are two runs."""
     return hash_of({"label": mapping, **config})
 
 
-def write_record(sweep: Path, record: Record) -> None:
-    """Write a record atomically.
+def read_packed(sweep: Path) -> dict[str, Record]:
+    """Return the records of runs.jsonl by hash, none without the file.
 
     Raises:
-        UnwrittenError: for example on a full disk; nothing has changed.
+        ValueError: a line is no record, or its config has been changed.
     """
-    write_json(sweep / FOLDER / f"{record.stem}.json", asdict(record))
-
-
-def read_records(sweep: Path) -> Records:
-    """Read all records of a sweep's folder; truncated, edited and other versions' are faults.
-
-    A file takes precedence over a packed line of the same run, since it is newer.
-    """
-    records = Records()
-    packed = sweep / PACKED_FILE
-    if packed.exists():
-        for number, line in enumerate(packed.read_bytes().splitlines(), start=1):
-            _add(records, f"{packed.name} line {number}", line)
-    for path in sorted((sweep / FOLDER).glob("*.json")):
+    file, records = sweep / PACKED_FILE, {}
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    for number, line in enumerate(lines, start=1):
         try:
-            _add(records, path.name, path.read_bytes())
-        except OSError as error:
-            records.faults.append(f"{path.name}: {error}")
+            record = Record(**json.loads(line))
+            intact = record.hash == run_hash(record.mapping, record.config)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{file}, line {number}: not a record of a run ({error})") from None
+        if not intact:
+            raise ValueError(f"{file}, line {number}: its config was changed; restore it")
+        records[record.hash] = record
     return records
 
 
-def read_content(sweep: Path, program: str) -> dict[str, Any]:
+def read_content(sweep: Path, prog: str) -> dict[str, Any]:
     """Return the content of sweep.json.
 
     Args:
         sweep: folder of the sweep.
-        program: module that runs such sweeps, for errors, such as glue.
+        prog: command that runs such sweeps, such as `sparse-attn glue`, for errors.
 
     Raises:
         ValueError: sweep.json is missing, broken or of another version.
@@ -148,8 +124,8 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
         below = ", ".join(sorted(found.parent.name for found in sweep.glob(f"*/{SWEEP_FILE}")))
         what = f"has no {SWEEP_FILE}" if sweep.is_dir() else "no such folder"
         raise ValueError(
-            f"{sweep}: {what}; name the output_dir of a sweep, which `{command_of(program)} sweep` "
-            f"writes{f'; sweeps below it: {below}' if below else ''}"
+            f"{sweep}: {what}; name the output_dir of a sweep, which `{prog} sweep` writes"
+            f"{f'; sweeps below it: {below}' if below else ''}"
         )
     remedy = (
         "delete that file and start the sweep again with the same config, which keeps finished runs"
@@ -162,81 +138,3 @@ def read_content(sweep: Path, program: str) -> dict[str, Any]:
             "make the report with the version that ran the sweep"
         )
     return content
-
-
-@contextmanager
-def locked(sweep: Path, argument: str) -> Iterator[None]:
-    """Lock a sweep's folder, the value of `argument`, while the block runs.
-
-    Raises:
-        ValueError: another process holds the lock.
-    """
-    # the lock is released when the process ends, however it ends
-    with (sweep / LOCK_FILE).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"{argument}={sweep}: another process is running this sweep; wait for it, or stop "
-                "it first"
-            ) from None
-        yield
-
-
-def pack(sweep: Path) -> Path:
-    """Replace the record files, their folder and the lock by a file with a line for each record.
-
-    Returns its path.
-
-    Raises:
-        ValueError: a record is unreadable, there is none, or the sweep is running.
-    """
-    records, packed = read_records(sweep), sweep / PACKED_FILE
-    if records.faults:
-        raise ValueError(f"results_dir={sweep}: not every record is readable: {records.faults[0]}")
-    if not records.by_hash:
-        raise ValueError(f"results_dir={sweep}: holds no record of a sweep; name its output_dir")
-    lines = [json.dumps(asdict(record)) + "\n" for record in records.by_hash.values()]
-    with locked(sweep, "results_dir"):
-        write_text(packed, "".join(lines))
-        for record in records.by_hash.values():
-            (sweep / FOLDER / f"{record.stem}.json").unlink(missing_ok=True)
-        (sweep / LOCK_FILE).unlink()
-    folder = sweep / FOLDER
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-    return packed
-
-
-def _add(records: Records, name: str, text: bytes) -> None:
-    try:
-        record = _parse(text)
-    except ValueError as error:
-        records.faults.append(f"{name}: {error}")
-    else:
-        records.by_hash[record.hash] = record
-
-
-def _parse(text: bytes) -> Record:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"truncated or corrupt ({error})") from None
-    version = content.get("format") if isinstance(content, dict) else None
-    if version != FORMAT:
-        raise ValueError(f"has format {version}, but this version reads format {FORMAT}")
-    try:
-        record = Record(**content)
-    except TypeError as error:
-        raise ValueError(f"not a record of a run ({error})") from None
-    if not isinstance(record.config, dict):
-        raise ValueError(f"not a record of a run (config: {record.config!r})")
-    expected = run_hash(record.mapping, record.config)
-    if record.hash != expected:
-        raise ValueError(
-            f"its config has hash {expected}, the record says {record.hash}; restore it, or delete "
-            "it, so that the sweep runs it again"
-        )
-    if record.status == "finished" and "score" not in (record.results or {}):
-        raise ValueError("not a record of a run (finished, and without a score)")
-    return record

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sparse_attn.engine.sweep.plan import Cell, SweepPlan
-from sparse_attn.engine.sweep.records import Record, Stage, read_records
+from sparse_attn.engine.sweep.records import Record, Stage
 from sparse_attn.reports import text
 from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
 
@@ -37,9 +37,9 @@ class Results:
     @classmethod
     def of(cls, folder: Path, sweep: Any, plan: SweepPlan) -> Self:
         """Return the results of a plan from the records in a folder."""
-        own = plan.own(read_records(folder))
-        expected, cells = plan.expected(own.by_hash), plan.records(own.by_hash)
-        return cls(folder, sweep, expected, cells, own.faults)
+        cells = plan.read(folder)
+        done = {record.hash: record for records in cells.values() for record in records}
+        return cls(folder, sweep, plan.expected(done), cells, [])
 
     @property
     def tasks(self) -> list[str]:

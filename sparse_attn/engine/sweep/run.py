@@ -1,35 +1,36 @@
-"""Run a plan, writing one record per run, and survive kills and failures."""
+"""Run a plan: a command for each run, whose results.json is its record."""
 
 from __future__ import annotations
 
-from collections import Counter
+import fcntl
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tqdm import tqdm
 
 from sparse_attn.engine.sweep.config import Resources
 from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
-from sparse_attn.engine.sweep.pool import Failure, JobT, LocalPool, Pool
-from sparse_attn.engine.sweep.records import (
-    FOLDER,
-    FORMAT,
-    IMPORTS,
-    LOCK_FILE,
-    PACKED_FILE,
-    SWEEP_FILE,
-    Record,
-    Records,
-    locked,
-    read_records,
-    write_record,
+from sparse_attn.engine.sweep.pool import Job, LocalPool, Pool
+from sparse_attn.engine.sweep.records import FOLDER, FORMAT, IMPORTS, PACKED_FILE, SWEEP_FILE
+from sparse_attn.system.files import (
+    differences,
+    is_free,
+    make_folder,
+    read_json,
+    write_json,
+    write_text,
 )
-from sparse_attn.system.files import differences, is_free, make_folder, read_json, write_json
-from sparse_attn.system.imports import imported
+from sparse_attn.system.imports import import_options, imported
+from sparse_attn.system.run_folders import CONFIG_FILE, RESULTS_FILE
 
-ATTEMPTS = 2
+LOCK_FILE = ".lock"
+LAST_LINES = 20  # shown of the log of a run that failed
 NAMED = 2  # runs named in the progress bar
 
 
@@ -37,83 +38,98 @@ def run_sweep(
     folder: Path,
     content: dict[str, Any],
     plan: SweepPlan,
-    execute: Callable[[PlannedRun], dict[str, Any]],
+    package: str,
     resources: Resources,
-    *,
-    check: Callable[[], None] | None = None,
-    fresh: bool = True,
-) -> Records:
-    """Run everything without a record, and return the records of the sweep.
-
-    Failed runs are retried once, and again when the command is repeated.
+    check: Callable[[], None],
+) -> list[PlannedRun]:
+    """Run what has no results yet, and return the runs that failed.
 
     Args:
         folder: output_dir of the sweep.
-        content: content of sweep.json: the settings that a resumed sweep may not change.
+        content: content of sweep.json: the settings that a continued sweep may not change.
         plan: the runs.
-        execute: performs one run in another process; a module-level function. Returns
-            `{"status": "finished", "results": {"score": ..., ...}}` or
-            `{"status": "diverged", "error": ...}`.
+        package: the program, `python -m PACKAGE train`.
         resources: where to run.
         check: raises configuration errors before the first run starts.
-        fresh: start a process per run, see `make_pool`.
 
     Raises:
         ValueError, TypeError, OSError: invalid config, data, model or output_dir; no run has
             started.
-        UnwrittenError: a record could not be written. Earlier records are kept, and the same
-            command resumes from them.
+        UnwrittenError: a file could not be written. The same command continues.
     """
     check_folder(folder, content)
-    if check is not None:
-        check()
-    with make_pool(execute, resources, fresh) as pool, claim_folder(folder, content):
-        records = read_records(folder)
-        for fault in records.faults:
-            tqdm.write(f"warning: {fault}; repeating that run")
-        done = {h: r for h, r in records.by_hash.items() if r.status != "failed"}
-        _work(folder, plan, pool, done)
-    return plan.own(read_records(folder))
+    check()
+    with make_pool(resources) as pool, claim_folder(folder, content, resources):
+        return _work(folder, plan.shard(resources.shard, resources.num_shards), package, pool)
 
 
-def _work(folder: Path, plan: SweepPlan, pool: Pool[PlannedRun], done: dict[str, Record]) -> None:
-    """Record runs as they end, until none is due; `done` holds the completed ones."""
-    before = sum(map(len, plan.records(done).values()))
-    tries: Counter[str] = Counter()
-    with tqdm(initial=before, total=plan.expected(done), desc="Sweep", unit="run") as bar:
-
-        def show(running: list[PlannedRun]) -> None:
-            bar.total = plan.expected(done)
-            count = Counter(record.status for record in done.values())
-            names = [str(run) for run in running[:NAMED]]
-            if len(running) > NAMED:
-                names.append(f"{len(running) - NAMED} more")
-            bar.set_postfix(
-                running="; ".join(names), diverged=count["diverged"], failed=count["failed"]
-            )
-
-        for run, outcome in pool.results(lambda: plan.due(done), show):
-            if isinstance(outcome, Failure):
-                outcome = {"status": "failed", "error": outcome.error}
-            record = run.record(**outcome)
-            tries[run.hash] += 1
-            write_record(folder, record)
-            if record.error is not None:
-                last = record.error.strip().splitlines()[-1]
-                tqdm.write(f"{record.status}: {record}: {last}")
-            else:
-                tqdm.write(f"{record}: score {record.score:.4g}")
-            if record.status != "failed" or tries[run.hash] == ATTEMPTS:
-                done[run.hash] = record
+def _work(folder: Path, plan: SweepPlan, package: str, pool: Pool) -> list[PlannedRun]:
+    done = plan.completed(folder)
+    running: dict[str, PlannedRun] = {}
+    failed: dict[str, PlannedRun] = {}
+    with tqdm(initial=len(done), total=plan.expected(done), desc="Sweep", unit="run") as bar:
+        while True:
+            for run in [r for r in plan.due(done) if r.hash not in (*running, *failed)]:
+                if not pool.has_room:
+                    break
+                pool.start(run.hash, _job(run, folder, package))
+                running[run.hash] = run
+            if not running:
+                return list(failed.values())
+            _show(bar, list(running.values()), len(failed))
+            for key in pool.ended():
+                run = running.pop(key)
+                record = run.read(folder)
+                if record is None:
+                    failed[key] = run
+                    tqdm.write(f"failed: {run}; the end of {_explain(run.log(folder))}")
+                    continue
+                done[key] = record
+                bar.total = plan.expected(done)
                 bar.update()
+                _keep_results(run.folder(folder))
+                score = f"score {record.score:.4g}" if record.results else record.error
+                tqdm.write(f"{run}: {score}")
+
+
+def _job(run: PlannedRun, sweep: Path, package: str) -> Job:
+    """Write the config of a run beside its folder, and return its command."""
+    folder, config = run.folder(sweep), run.folder(sweep).with_name(f"{run.stem}.yaml")
+    write_text(config, yaml.safe_dump(asdict(run.config), sort_keys=False))
+    words = ["-P"] if sys.flags.safe_path else []
+    words += ["-m", package, "train", "--config", str(config), "--output_dir", str(folder)]
+    words += ["--resume"] if (folder / CONFIG_FILE).exists() else []
+    return Job([*words, *import_options(imported())], run.log(sweep))
+
+
+def _show(bar: tqdm[Any], running: list[PlannedRun], failed: int) -> None:
+    names = [str(run) for run in running[:NAMED]]
+    if len(running) > NAMED:
+        names.append(f"{len(running) - NAMED} more")
+    bar.set_postfix(running="; ".join(names), failed=failed)
+
+
+def _explain(log: Path) -> str:
+    """Return the path of a log and its last lines."""
+    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+    return "\n".join([f"{log}:", *(f"  {line}" for line in lines)])
+
+
+def _keep_results(folder: Path) -> None:
+    """Delete the weights and checkpoints of a run that has ended."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (CONFIG_FILE, RESULTS_FILE):
+            path.unlink()
 
 
 def check_folder(folder: Path, content: dict[str, Any]) -> None:
     """Raise ValueError unless output_dir is empty or belongs to this sweep; writes nothing."""
     file = folder / SWEEP_FILE
     if not file.exists():
-        # records without sweep.json may be copies from another sweep
-        if not is_free(folder, FOLDER, PACKED_FILE, LOCK_FILE):
+        # runs without sweep.json may be copies from another sweep
+        if not is_free(folder, FOLDER, PACKED_FILE):
             raise ValueError(
                 f"output_dir={folder}: exists and is not the folder of a sweep; choose another"
             )
@@ -122,45 +138,43 @@ def check_folder(folder: Path, content: dict[str, Any]) -> None:
     found = read_json(file, f"output_dir={folder}", remedy)
     if isinstance(found, dict):
         found.pop(IMPORTS, None)  # a module may have moved
-    different = differences(_with_format(content), found)
+    different = differences({"format": FORMAT, **content}, found)
     if different:
         raise ValueError(
             f"output_dir={folder}: holds a sweep with another config ({'; '.join(different)}); "
-            "choose another output_dir. To reuse the runs that both have, copy what "
-            f"there is of {folder / FOLDER} and {folder / PACKED_FILE} into it first"
+            "choose another output_dir. To reuse the runs that both have, copy "
+            f"{folder / FOLDER} into it first"
         )
 
 
 @contextmanager
-def claim_folder(folder: Path, content: dict[str, Any]) -> Iterator[None]:
-    """Claim and lock output_dir for this sweep while the block runs.
+def claim_folder(folder: Path, content: dict[str, Any], resources: Resources) -> Iterator[None]:
+    """Claim output_dir for this sweep, and lock this shard of it, while the block runs.
 
     Raises:
-        ValueError: another process holds the lock, or has claimed it for another sweep.
+        ValueError: another process holds the lock, or has claimed the folder for another sweep.
     """
     make_folder(folder / FOLDER)
-    with locked(folder, "output_dir"):
+    shard = "" if resources.num_shards == 1 else f"-{resources.shard}-of-{resources.num_shards}"
+    # the lock is released when the process ends, however it ends
+    with (folder / FOLDER / f"{LOCK_FILE}{shard}").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"output_dir={folder}: another process is running this sweep; wait for it, or stop "
+                "it first"
+            ) from None
         check_folder(folder, content)
         modules = {IMPORTS: imported()} if imported() else {}
-        write_json(folder / SWEEP_FILE, {**_with_format(content), **modules})
+        write_json(folder / SWEEP_FILE, {"format": FORMAT, **content, **modules})
         yield
 
 
-def _with_format(content: dict[str, Any]) -> dict[str, Any]:
-    return {"format": FORMAT, **content}
-
-
-def make_pool(work: Callable[[JobT], Any], resources: Resources, fresh: bool = True) -> Pool[JobT]:
-    """Return a pool that runs `work(job)` in another process for each job; use it in `with`.
-
-    Args:
-        work: a module-level function, called with one job.
-        resources: resources per job; with an address, jobs run on Ray.
-        fresh: start a process per job, so that peak memory is per job. False reuses processes,
-            because short jobs would spend most of their time on imports.
-    """
+def make_pool(resources: Resources) -> Pool:
+    """Return the pool of this machine or, with an address, of a Ray cluster."""
     if resources.address is None:
-        return LocalPool(work, resources, fresh)
+        return LocalPool(resources)
     from sparse_attn.engine.sweep.cluster import RayPool
 
-    return RayPool(work, resources, fresh)
+    return RayPool(resources)
