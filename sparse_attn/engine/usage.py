@@ -45,7 +45,7 @@ def _check(name: str, configs: tuple[type, ...], dashes: str, where: str) -> Non
     known = dict(_keys(configs))
     sections = [name[: match.start()] for match in re.finditer(r"\.", name)]
     # below labels of the user, which the parser checks
-    if name in known or any(get_origin(known.get(section)) is dict for section in sections):
+    if name in known or any(map(known.get, sections)):
         return
     last = name.rpartition(".")[2]
     near = difflib.get_close_matches(name, known, 1)
@@ -62,14 +62,14 @@ def _names(content: dict[Any, Any], before: str = "") -> Iterator[str]:
             yield from _names(value, f"{before}{key}.")
 
 
-def _keys(configs: Iterable[type], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key with its type, including those inside sections."""
+def _keys(configs: Iterable[type], before: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield every key, also inside sections, and whether labels of the user stand below it."""
     for config in configs:
         hints = get_type_hints(config)
         for name in (field.name for field in fields(config)):
             hint = hints[name]
-            yield f"{before}{name}", hint
             types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+            yield f"{before}{name}", dict in map(get_origin, types)
             yield from _keys(filter(is_dataclass, types), f"{before}{name}.")
 
 

@@ -32,8 +32,8 @@ print("heavy:", *sorted({heavy} & set(sys.modules)))
         ("experiments.images", ("train", "sweep", "report")),
         ("experiments.multilabel", ("train", "sweep", "report")),
         ("experiments.language_modeling", ("train", "sweep", "report")),
-        ("experiments.bottleneck", ("train", "sweep", "report", "pack")),
-        ("experiments.length", ("train", "sweep", "report", "pack")),
+        ("experiments.bottleneck", ("train", "sweep", "report")),
+        ("experiments.length", ("train", "sweep", "report")),
         ("benchmarks", ()),
     ],
 )

@@ -1,41 +1,60 @@
-"""A pool without processes, and a disk that is full."""
+"""A pool without processes, records of runs that never ran, and a disk that is full."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import resource
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from sparse_attn.engine.sweep.plan import PlannedRun
-from sparse_attn.engine.sweep.pool import Failure
+from sparse_attn.engine.sweep.pool import Job
+from sparse_attn.engine.sweep.records import PACKED_FILE, Record
 
 
 class Inline:
-    """A pool of this process, which notes in what order it works; a RuntimeError is a failure."""
+    """A pool that runs each command in this process, and notes the folders in `order`."""
 
     order: list[str]
-    beside: tuple[PlannedRun, ...] = ()
 
-    def __init__(self, work: Any, resources: Any, fresh: bool) -> None:
-        self.work = work
+    def __init__(self, resources: Any) -> None:
+        Inline.order = []
+        self._ended: list[str] = []
 
     def __enter__(self) -> Inline:
-        Inline.order = []
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def results(self, due: Any, show: Any) -> Any:
-        while run := next(iter(due()), None):
-            show([run, *self.beside])
-            self.order.append(f"{run.mapping} {run.stage} {run.index}")
+    @property
+    def has_room(self) -> bool:
+        return not self._ended
+
+    def start(self, key: str, job: Job) -> None:
+        package, *arguments = job.words[job.words.index("-m") + 1 :]
+        self.order.append(job.log.stem.rpartition(".")[0])
+        main = importlib.import_module(f"{package}.__main__").main
+        with job.log.open("w") as log, redirect_stdout(log), redirect_stderr(log):
             try:
-                outcome = self.work(run)
-            except RuntimeError as error:
-                outcome = Failure(str(error))
-            yield run, outcome
+                main(arguments)
+            except (Exception, SystemExit):
+                traceback.print_exc()
+        self._ended.append(key)
+
+    def ended(self) -> list[str]:
+        ended, self._ended = self._ended, []
+        return ended
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Add a record to the sweep in a folder; the last one of a run counts."""
+    with (folder / PACKED_FILE).open("a") as file:
+        file.write(json.dumps(asdict(record)) + "\n")
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""An experiment that trains nothing."""
