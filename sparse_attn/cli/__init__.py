@@ -4,7 +4,7 @@ sparse-attn mappings
 sparse-attn inspect MODEL "text"
 sparse-attn compare MODEL --texts FILE
 sparse-attn convert MODEL --mapping entmax --texts FILE --out FOLDER
-sparse-attn glue train --config configs/glue/mrpc.yaml    # in a clone
+sparse-attn glue train --config FILE
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser = LineParser(
         prog="sparse-attn",
         description="Replace softmax in Transformers by other probability mappings.",
-        epilog=f"In a clone also: {', '.join(PROGRAMS)}; see sparse-attn glue --help etc.",
+        epilog="Also glue and, in a clone, "
+        f"{', '.join(PROGRAMS.keys() - {'glue'})}; see sparse-attn glue --help etc.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -1,4 +1,4 @@
-"""Programs that need a clone, because they are not in the wheel."""
+"""The programs that `sparse-attn NAME` starts; all but glue need a clone."""
 
 from __future__ import annotations
 
@@ -20,23 +20,18 @@ PROGRAMS = {
 }
 
 
-def command_of(module: str) -> str:
-    """Return what starts a program in any working directory."""
-    return f"sparse-attn {next(name for name, found in PROGRAMS.items() if found == module)}"
-
-
 def run_program(name: str, *arguments: str) -> NoReturn:
     """Replace this process by `python -m` of the program's module.
 
-    Exits with 2 and one line outside a clone.
+    Exits with 2 and one line if the program needs a clone.
     """
-    module = PROGRAMS[name]
-    if not in_clone():
+    module, environment = PROGRAMS[name], dict(os.environ)
+    if in_clone():
+        path = filter(None, [str(ROOT), environment.get("PYTHONPATH")])
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+    elif name == "glue":
+        module = "sparse_attn.glue"
+    else:
         refuse(f"{name}: only in a clone of the repository; pip install -e '.[demo]' there")
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    os.execve(
-        sys.executable,
-        # -P: modules of the working directory must not shadow ours
-        [sys.executable, "-P", "-m", module, *arguments],
-        {**os.environ, "PYTHONPATH": path},
-    )
+    # -P: modules of the working directory must not shadow ours
+    os.execve(sys.executable, [sys.executable, "-P", "-m", module, *arguments], environment)

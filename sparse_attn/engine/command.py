@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT")
 # a class_path in a config could import, and so run, any module; jsonargparse only needs the paths
 # of our dataclasses
-OURS = ["sparse_attn.engine", "glue", "experiments"]
+OURS = ["sparse_attn.engine", "sparse_attn.glue", "glue", "experiments"]
 
 SWITCHES = {
     "resume": "continue the interrupted run in output_dir",

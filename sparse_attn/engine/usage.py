@@ -69,7 +69,7 @@ def _keys(configs: Iterable[type], before: str = "") -> Iterator[tuple[str, bool
         for name in (field.name for field in fields(config)):
             hint = hints[name]
             types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-            yield f"{before}{name}", dict in map(get_origin, types)
+            yield f"{before}{name}", any(get_origin(kind) is dict for kind in types)
             yield from _keys(filter(is_dataclass, types), f"{before}{name}.")
 
 
