@@ -3,7 +3,6 @@
 import csv
 import json
 import shlex
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ from glue.data import described
 from glue.plan import make_plan
 from glue.summary import next_commands
 from glue.sweep import SweepConfig
-from glue.train import seconds
 from sparse_attn.engine.command import from_dict
 from sparse_attn.engine.sweep import run as sweep_run
-from sparse_attn.engine.sweep.records import Records
 from sparse_attn.engine.sweep.results import Results
 from sparse_attn.evaluation.data import load_task, read_split
 from sparse_attn.evaluation.labelled_files import task_of_files
@@ -239,7 +236,7 @@ def test_the_next_command_trains_as_the_check_did(pairs: Path) -> None:
     ]
     trials = {record.hash: record for record in done}
     finals = [run for runs in plan.finals(trials).values() for run in runs]
-    found = Records({run.hash: run.record(status="finished") for run in finals}, [])
+    found = [run.record(status="finished") for run in finals]
     lines = next_commands(given, found)
     assert [line.partition(": ")[0] for line in lines] == [
         "next, for entmax alpha=1.5",
@@ -305,12 +302,6 @@ def test_rows_held_out_of_a_file_name_their_places(
     assert found["labels"] == [row % 2 for row in found["rows"]]
 
 
-def test_the_estimate_counts_the_start(pairs: Path, tiny_model: Path, tmp_path: Path) -> None:
-    config = parsed(["train", *command(pairs, tiny_model, "--output_dir", str(tmp_path / "run"))])
-    now = time.perf_counter()
-    assert 100 < (seconds(config, now - 100) or 0) < 200
-
-
 @pytest.mark.slow
 def test_a_check(
     pairs: Path,
@@ -319,7 +310,6 @@ def test_a_check(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sparse_attn.engine.sweep.forecast.make_pool", Inline)
     monkeypatch.setattr(sweep_run, "make_pool", Inline)
     folder = tmp_path / "check"
     more = ["--mappings", "entmax:alpha=1.5", "--output_dir", str(folder)]
@@ -336,7 +326,6 @@ def test_a_check(
     main(words)
     said = capsys.readouterr().out
     assert "Settings chosen by chance" in said
-    assert said.index("time: about ") < said.index("Scores of pairs.csv x 100")
     assert all(
         word in said
         for word in ("Verdict", "softmax", "entmax alpha=1.5", "report: ", "next, for entmax")
@@ -344,4 +333,5 @@ def test_a_check(
     assert (folder / "report.md").read_text().startswith("# pairs.csv: sweep check\n")
     # a finished check is only reported again
     main(words)
-    assert "runs: 0 of 12 are due" in capsys.readouterr().out
+    assert Inline.order == []
+    assert "next, for entmax" in capsys.readouterr().out

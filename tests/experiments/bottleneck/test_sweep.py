@@ -14,7 +14,8 @@ from experiments.bottleneck.__main__ import EXPERIMENT, main
 from experiments.bottleneck.config import BottleneckSweepConfig
 from experiments.bottleneck.heads import HEADS
 from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED, Resources
-from sparse_attn.engine.sweep.records import Record, read_records, write_record
+from sparse_attn.engine.sweep.records import Record
+from tests.engine.sweep.inline import write_record
 from tests.experiments.bottleneck.tiny import TINY, sweep
 
 CONFIGS = Path(__file__).parents[3] / "configs/bottleneck"
@@ -33,12 +34,9 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
     folder, file = tmp_path / "records", tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump({**TINY, "output_dir": str(folder)}))
     main(["sweep", "--config", str(file)])
-    assert "16 finished" in capsys.readouterr().out
-    records = read_records(folder).by_hash
-    main(["pack", str(folder)])
-    assert not (folder / "runs").exists()
-    assert read_records(folder).by_hash == records
-    cell = [r for r in records.values() if (r.task, r.mapping) == ("alpha0.1-M6-D3", "mos")]
+    assert "16/16" in capsys.readouterr().err
+    records = EXPERIMENT.read(folder).records
+    cell = [r for r in records if (r.task, r.mapping) == ("alpha0.1-M6-D3", "mos")]
     assert all(record.config["options"] == {"components": 2} for record in cell)
     assert {record.config["seed"] for record in cell if record.stage == "trial"} == {
         FIRST_TRIAL_SEED
@@ -61,7 +59,8 @@ def test_one_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_the_report_is_of_the_runs_that_count(tmp_path: Path) -> None:
     config = sweep(output_dir=str(tmp_path))
-    records = EXPERIMENT.search(config, Resources()).by_hash.values()
+    EXPERIMENT.search(config, Resources())
+    records = EXPERIMENT.read(tmp_path).records
     page = page_of(config)
 
     def values(head: str, dimension: int, key: str) -> list[float]:
@@ -86,7 +85,8 @@ def test_the_report_is_of_the_runs_that_count(tmp_path: Path) -> None:
 
 def test_diverged_runs_are_counted(tmp_path: Path) -> None:
     config = sweep(output_dir=str(tmp_path))
-    records = EXPERIMENT.search(config, Resources()).by_hash.values()
+    EXPERIMENT.search(config, Resources())
+    records = EXPERIMENT.read(tmp_path).records
     finals = [record for record in records if record.stage == "final"]
     gone = [r for r in finals if (r.task, r.mapping) == ("alpha0.1-M6-D1", "softmax")]
     mos = [r for r in finals if (r.task, r.mapping) == ("alpha0.1-M6-D3", "mos")]
@@ -100,7 +100,7 @@ def test_diverged_runs_are_counted(tmp_path: Path) -> None:
 def test_a_sweep_that_has_hardly_begun_has_a_page_without_figures(tmp_path: Path) -> None:
     config = sweep(output_dir=str(tmp_path))
     EXPERIMENT.search(config, Resources())
-    for file in sorted((tmp_path / "runs").iterdir())[:-1]:
+    for file in sorted((tmp_path / "runs").glob("*/results.json"))[:-1]:
         file.unlink()
     assert len(EXPERIMENT.read(tmp_path).records) == 1
     page = page_of(config)
