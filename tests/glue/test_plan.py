@@ -123,22 +123,6 @@ def test_where_every_trial_diverged_there_is_no_final() -> None:
     assert plan.expected(done) == plan.expected({}) - 3
 
 
-def test_records_of_another_sweep_are_none_of_this_one() -> None:
-    plan, other = make_plan(sweep()), make_plan(sweep(model="another/model"))
-    scores: dict[str, list[float | None]] = {"softmax": [0.5] * 4, "r-softmax": [0.5] * 4}
-    found = after_trials(plan, scores) | after_trials(other, {k: [0.9] * 4 for k in scores})
-    for run in [*plan.due(found), *other.due(found)]:
-        found[run.hash] = finished(run, 0.5)
-    cells = plan.records(found)
-    assert len(found) == 2 * plan.expected({})
-    assert sum(map(len, cells.values())) == plan.expected(found)
-    for (task, mapping), records in cells.items():
-        assert {(r.task, r.mapping, r.config["model"]) for r in records} == {
-            (task, mapping, "some/model")
-        }
-        assert [r.index for r in records] == [0, 1, 2, 3, 0, 1, 2]
-
-
 def test_grid_of_the_paper() -> None:
     rates = [1e-5, 2e-5, 5e-5, 1e-4, 5e-4]
     mappings = {

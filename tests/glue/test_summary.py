@@ -14,7 +14,6 @@ from glue.scoring import baseline
 from glue.summary import summary
 from sparse_attn.engine.config import ScheduleConfig
 from sparse_attn.evaluation.tasks import TASKS
-from tests.commands import ROOT
 from tests.glue.running import Asked, prepared, trained
 
 R_SOFTMAX = ["--mapping.name", "r-softmax", "--mapping.params.r", "0.3"]
@@ -48,22 +47,6 @@ def test_table_of_a_run() -> None:
         "results: runs/a b/results.json",
         'next: sparse-attn inspect \'runs/a b/model\' "TEXT" --pair "TEXT"',
     ]
-
-
-def test_the_next_command_works_where_it_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = RunConfig(task="MRPC", model="m", output_dir="runs/a", keep_model=False)
-    file = "configs/glue/table2.yaml"
-    results = {"metrics": {}, "sparsity": {}, "predictions": {}}
-    monkeypatch.chdir(ROOT)
-    assert summary(results, config)[-1].startswith(
-        f"next: sparse-attn glue sweep --config {file}, "
-    )
-    monkeypatch.chdir(tmp_path)
-    next_command = summary(results, config)[-1]
-    assert next_command.startswith("next: sparse-attn glue sweep --config ../")
-    assert Path(next_command.split()[5].removesuffix(",")).samefile(ROOT / file)
 
 
 def test_names_of_mappings() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from experiments.language_modeling.config import BASELINE
 from experiments.language_modeling.sections import HeadConfig
@@ -17,6 +17,7 @@ from sparse_attn.engine.sweep.records import (
     PACKED_FILE,
     SWEEP_FILE,
     Record,
+    Stage,
     hash_of,
     read_packed,
 )
@@ -158,10 +159,12 @@ def _runs(folder: Path) -> Iterator[Record]:
             raise ValueError(
                 f"{file.parent}: not a language model's run ({error}); move it away"
             ) from None
-        above = file.parent.resolve().parent
-        task = above.parent.name if above.name == FOLDER else above.name
+        task, stage = file.parent.resolve().parent, "grid"
+        if task.name == FOLDER:  # of a sweep, where the name of a run ends in its stage and hash
+            task, stage = task.parent, file.parent.name.split(".")[-2].rstrip("0123456789")
         given = results if status == "finished" else None
-        yield Record(task, head, "grid", seed, hash_of(config), config, status, None, given)
+        key = hash_of(config)
+        yield Record(task.name, head, cast(Stage, stage), seed, key, config, status, None, given)
     packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}
     for experiment in sorted(packed):
         for record in read_packed(experiment).values():

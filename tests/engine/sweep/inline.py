@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import resource
+import shutil
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_attn.engine.sweep.pool import Job
-from sparse_attn.engine.sweep.records import PACKED_FILE, Record
+from sparse_attn.engine.sweep.records import FOLDER, PACKED_FILE, Record
 
 
 class Inline:
@@ -52,7 +53,9 @@ class Inline:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Add a record to the sweep in a folder; the last one of a run counts."""
+    """Add a record to the sweep in a folder, in place of the run's earlier ones."""
+    stem = f"{record.task}.{record.mapping}.{record.stage}{record.index}.{record.hash}"
+    shutil.rmtree(folder / FOLDER / stem, ignore_errors=True)
     with (folder / PACKED_FILE).open("a") as file:
         file.write(json.dumps(asdict(record)) + "\n")
 

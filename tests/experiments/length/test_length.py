@@ -57,7 +57,7 @@ def test_a_sweep_and_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[st
     content = {**TINY, "attentions": attentions, "seeds": 2, "output_dir": str(folder)}
     file.write_text(yaml.safe_dump(content))
     main(["sweep", "--config", str(file)])
-    assert "4 finished" in capsys.readouterr().out
+    assert "4/4" in capsys.readouterr().err
     main(["report", str(folder)])
     page = (folder / "report.md").read_text()
     cell = EXPERIMENT.read(folder).finished(("recall", "by query"))
