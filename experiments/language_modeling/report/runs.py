@@ -159,12 +159,14 @@ def _runs(folder: Path) -> Iterator[Record]:
             raise ValueError(
                 f"{file.parent}: not a language model's run ({error}); move it away"
             ) from None
-        task, stage = file.parent.resolve().parent, "grid"
-        if task.name == FOLDER:  # of a sweep, where the name of a run ends in its stage and hash
-            task, stage = task.parent, file.parent.name.split(".")[-2].rstrip("0123456789")
+        task, stage, index = file.parent.resolve().parent, "grid", seed
+        if task.name == FOLDER:  # of a sweep, where names end in stage, index and hash
+            place = file.parent.name.split(".")[-2]
+            task, stage = task.parent, place.rstrip("0123456789")
+            index = int(place.removeprefix(stage))
         given = results if status == "finished" else None
         key = hash_of(config)
-        yield Record(task.name, head, cast(Stage, stage), seed, key, config, status, None, given)
+        yield Record(task.name, head, cast(Stage, stage), index, key, config, status, None, given)
     packed = {file.parent for name in (PACKED_FILE, SWEEP_FILE) for file in folder.rglob(name)}
     for experiment in sorted(packed):
         for record in read_packed(experiment).values():
