@@ -7,9 +7,8 @@ last dimension, in float32 or float64, with a boolean mask.
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
@@ -130,26 +129,6 @@ class Kernel:
     scaled: bool = False
 
 
-class LibraryLosses(Mapping[str, Loss]):
-    """Functions of `sparse_attn.losses` by the names of mappings, imported on first use.
-
-    That package imports the mappings, which therefore cannot import it.
-    """
-
-    def __init__(self, functions: dict[str, str]) -> None:
-        self._functions = functions
-
-    def __getitem__(self, name: str) -> Loss:
-        loss: Loss = getattr(importlib.import_module("sparse_attn.losses"), self._functions[name])
-        return loss
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._functions)
-
-    def __len__(self) -> int:
-        return len(self._functions)
-
-
 @dataclass(frozen=True)
 class MappingSpec:
     """Record of a mapping, with all that the library knows about it.
@@ -173,7 +152,8 @@ class MappingSpec:
         log_g: for a pointwise mapping p = g(z) / sum g(z): log g as a function of the scores and
             the other arguments of `function`, in the same order.
         losses: losses by name that train a classifier instead of -log p, the default first:
-            `(scores, target, **parameters, mask=None, reduction="mean") -> Tensor`.
+            `(scores, target, **parameters, mask=None, reduction="mean") -> Tensor`. Those of the
+            library's mappings come with `sparse_attn.losses`, which imports the mappings.
         multilabel_only: the `losses` for sets of labels: sums over pairs of classes, which do not
             train one label among thousands.
         predicts: name of the parameter that a multi-label head can predict for each row.
@@ -194,7 +174,7 @@ class MappingSpec:
     dense: Callable[..., bool] | None = None
     translation_invariant: bool = False
     log_g: Callable[..., Tensor] | None = None
-    losses: Mapping[str, Loss] = field(default_factory=dict, hash=False)
+    losses: dict[str, Loss] = field(default_factory=dict, hash=False)
     multilabel_only: Collection[str] = field(default=(), hash=False)
     predicts: str | None = None
     kernel: Kernel | None = None
@@ -205,6 +185,9 @@ class MappingSpec:
         # also replaces the log form of another function, which dataclasses.replace copies
         if self.log_function is DERIVED:
             object.__setattr__(self, "log_function", partial(self.function, log=True))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MappingSpec:
+        return self  # a copy would miss the losses that come later
 
     def parameter(self, name: str) -> ParameterSpec:
         """Return the parameter of this name."""
@@ -222,7 +205,6 @@ def library_spec(
     function: Callable[..., Tensor],
     *parameters: ParameterSpec,
     family: Family | None = None,
-    losses: Mapping[str, str] | None = None,
     kernel: dict[str, Any] | None = None,
     **facts: Any,
 ) -> MappingSpec:
@@ -231,15 +213,13 @@ def library_spec(
     Args:
         parameters: parameters of `function`, in its order.
         family: as in `Kernel`; None without a kernel.
-        losses: names of functions of `sparse_attn.losses`.
         kernel: other fields of `Kernel`.
         **facts: other fields of `MappingSpec`.
     """
     name = function.__name__.replace("_", "-")
     scalar = parameters[0].name if parameters else None
     own = Kernel(name, family, scalar, **(kernel or {})) if family else None
-    by_name = LibraryLosses(dict(losses or {}))
-    return MappingSpec(name, function, parameters=parameters, losses=by_name, kernel=own, **facts)
+    return MappingSpec(name, function, parameters=parameters, kernel=own, **facts)
 
 
 def on_rows(
