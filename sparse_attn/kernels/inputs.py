@@ -18,7 +18,8 @@ from sparse_attn.kernels.dropout import draw_seed
 from sparse_attn.kernels.operators import OperatorInputs
 from sparse_attn.kernels.packed import check_packed, own_sequence
 from sparse_attn.mappings import Mapping
-from sparse_attn.mappings.base import Kernel, check_boolean
+from sparse_attn.mappings.base import check_boolean
+from sparse_attn.mappings.specs import Kernel
 from sparse_attn.mappings.variants import BETA, DELTA, GAMMA, SINK, length_factor
 
 Rows = slice | Tensor  # of queries: a part, or their indices
@@ -118,7 +119,7 @@ class AttentionInputs:
         """Scores of the heads' virtual keys, (H,), with their graph; None without sinks."""
         if not self.has_sink:
             return None
-        sink = self.mapping.read(SINK.name) if self.sink is None else self.sink
+        sink = self.mapping.value(SINK.name) if self.sink is None else self.sink
         most = torch.finfo(exact_dtype(self.query)).max
         # infinity counts as the largest number, as in the mappings' functions
         if isinstance(sink, Tensor):
@@ -192,7 +193,7 @@ class AttentionInputs:
 
         In float64 if the inputs are, else float32.
         """
-        return by_head(name or "", self.mapping.read(name) if name else 0.0, self.query)
+        return by_head(name or "", self.mapping.value(name) if name else 0.0, self.query)
 
     def valid(self, rows: Rows | None = None) -> Tensor | None:
         """Keys that these queries may attend to, broadcasts to (B, H, rows, K); None for all."""

@@ -8,16 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import (
-    INF,
-    Dial,
-    ParameterSpec,
-    Value,
-    library_spec,
-    log_of,
-    on_rows,
-    shift_to_top,
-)
+from sparse_attn.mappings.base import INF, Value, log_of, on_rows, shift_to_top
+from sparse_attn.mappings.specs import Dial, ParameterSpec, library_spec
 
 LAM = ParameterSpec("lam", default=0.0, high=1.0, low_open=True, high_open=True)
 Q = ParameterSpec("q", default=10.0, low=0.0, high_open=True)

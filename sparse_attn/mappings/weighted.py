@@ -9,16 +9,14 @@ from torch import Tensor
 
 from sparse_attn.mappings.base import (
     INF,
-    Dial,
-    ParameterSpec,
     Value,
     above_zero,
     aligned,
-    library_spec,
     on_rows,
     shift_to_top,
     whole_below,
 )
+from sparse_attn.mappings.specs import Dial, ParameterSpec, library_spec
 
 WEIGHTS = ParameterSpec("weights", default=1.0, low=0.0, high_open=True, per_entry=True)
 T = ParameterSpec("t", default=1.0, low=0.0)
