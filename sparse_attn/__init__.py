@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from sparse_attn import functional, heads, kernels, losses
     from sparse_attn.conversion.converting import convert
     from sparse_attn.hf.exporting import export_model
+    from sparse_attn.hf.heads import (
+        patch_lm_head,
+        patch_multilabel_head,
+        unpatch_lm_head,
+        unpatch_multilabel_head,
+    )
     from sparse_attn.hf.loading import load_pretrained
     from sparse_attn.hf.patching import patch_model, patched, unpatch_model
     from sparse_attn.hf.schedules import SparsitySchedule, SparsityScheduleCallback
@@ -31,10 +37,14 @@ __all__ = [
     "load_pretrained",
     "losses",
     "mapping_names",
+    "patch_lm_head",
     "patch_model",
+    "patch_multilabel_head",
     "patched",
     "register_mapping",
+    "unpatch_lm_head",
     "unpatch_model",
+    "unpatch_multilabel_head",
 ]
 
 load_saved_mappings()
@@ -53,7 +63,10 @@ if not TYPE_CHECKING:  # type checkers would accept any name
         places = (
             f"{__name__}.mappings",
             "transformers.modeling_utils",  # which another thread may import, and wait for ours
-            *(f"{__name__}.hf.{p}" for p in ("patching", "loading", "exporting", "schedules")),
+            *(
+                f"{__name__}.hf.{p}"
+                for p in ("patching", "heads", "loading", "exporting", "schedules")
+            ),
             f"{__name__}.conversion.converting",
         )
         modules = map(import_module, places)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
-from sparse_attn import Mapping, mapping_names, patch_model, register_mapping
-from sparse_attn.heads import FactoredSphericalHead, LinearHead, patch_lm_head, search_threshold
+from sparse_attn import Mapping, mapping_names, patch_lm_head, patch_model, register_mapping
+from sparse_attn.heads import FactoredSphericalHead, LinearHead, search_threshold
 from sparse_attn.inspection import sum_attention
 from sparse_attn.losses import bouchard_bound
 from sparse_attn.mappings import registry

@@ -77,6 +77,7 @@ def table(specs: list[MappingSpec]) -> str:
 
 def in_full(mapping: Mapping) -> str:
     """Describe one mapping in full, starting with the docstring of its function."""
+    import sparse_attn.losses  # noqa: F401 - which the record then lists
     from sparse_attn.mappings.registry import parameters_of
 
     spec = mapping.spec

@@ -19,7 +19,7 @@ from sparse_attn.losses.dense import check_distribution, spec_nll
 from sparse_attn.losses.row_blocks import check_reduction, reduce
 from sparse_attn.mappings import Mapping, MappingSpec, get_spec, mapping_names
 from sparse_attn.mappings.base import widened
-from sparse_attn.mappings.module import into_range
+from sparse_attn.mappings.values import into_range
 from sparse_attn.mappings.variants import SINK, is_scaled
 from sparse_attn.mappings.weighted import R
 

@@ -6,26 +6,21 @@ attention module decides which mapping it uses.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
-from transformers.utils.output_capturing import (
-    _active_collector,  # private: no argument tells that attention weights are collected
-)
 
+from sparse_attn.hf.requested import Requested
 from sparse_attn.kernels.dispatch import run, run_again
 from sparse_attn.kernels.inputs import AttentionInputs, as_autocast
-from sparse_attn.kernels.operators import has_hooks
 from sparse_attn.kernels.reference import exact_weights
-from sparse_attn.mappings import Mapping
 
 NAME = "sparse_attn"
 ONLY_BY_US = f"{NAME}.load_pretrained"  # the implementation of heads alone in version 1
-OBSERVER = "_sparse_attn_observer"
 CAUSAL = "_sparse_attn_causal"  # version of a mask that is causality alone, as its attribute
 REACHED = "_sparse_attn_reached"  # flag of an attention module that has called us
 MASKED = -9e3  # in additive masks, positions at or below it are masked, such as -1e4 plus a bias
@@ -48,18 +43,6 @@ class Unsaved(str):
 
     Used while an unpatched model is recorded, so that saving it saves the plain model.
     """
-
-
-class Observer(Protocol):
-    """Observer of every call of an attention module, set as its attribute OBSERVER."""
-
-    keeps_weights: bool
-
-    def special(self, batch: int, keys: int) -> Tensor | None:
-        """Return the keys to sum the mass of, (B, K), bool; None for none."""
-
-    def see(self, inputs: AttentionInputs, rows: Tensor, weights: Tensor | None) -> None:
-        """Record a call: its `kernels.statistics` by row, and the weights if kept."""
 
 
 def sparse_attention(
@@ -130,22 +113,17 @@ def sparse_attention(
                 "no known model defines; unpatch this model"
             )
         bias = position_bias if bias is None else position_bias + bias
-    observer: Observer | None = module.__dict__.get(OBSERVER)
-    collected = _are_collected_here()
-    # the recomputation has no collector, and must run the same kernel
-    in_graph = torch.compiler.is_compiling()
-    recomputing = collected and not in_graph and module.training and is_recomputed(module)
-    wants_weights = _wants_weights(mapping, kwargs) or (collected and not recomputing)
+    requested = Requested.of(module, mapping, kwargs)
     ends = _boundaries(module, kwargs)
     causal = causal and query.shape[2] > 1
     dropout = dropout if module.training else 0.0
-    cannot_repeat = wants_weights or recomputing or observer is not None
-    if not cannot_repeat and bias is softcap is s_aux is ends is None:
+    if requested.only_output and bias is softcap is s_aux is ends is None:
         again = run_again(
             query, key, value, mapping, mask, causal, scaling, dropout, queries_first=True
         )
         if again is not None:
             return again, None
+    observer = requested.observer
     inputs = AttentionInputs(
         query,
         key,
@@ -159,7 +137,7 @@ def sparse_attention(
         causal=causal,
         scaling=scaling,
         dropout=dropout,
-        need_weights=wants_weights or (observer is not None and observer.keeps_weights),
+        need_weights=requested.weights or (observer is not None and observer.keeps_weights),
         need_statistics=observer is not None,
         special_keys=None if observer is None else observer.special(key.shape[0], key.shape[2]),
         query_input=query_input,
@@ -168,10 +146,11 @@ def sparse_attention(
     if observer is not None:
         assert statistics is not None
         observer.see(inputs, statistics, weights if observer.keeps_weights else None)
-    if recomputing and weights is None:
+    if requested.separate_weights and weights is None:
         weights = _separate_weights(inputs)
-    wants_weights = wants_weights or recomputing
-    weights = weights.to(value.dtype) if wants_weights and weights is not None else None
+    elif not requested.weights and not requested.separate_weights:
+        weights = None
+    weights = None if weights is None else weights.to(value.dtype)
     return output.transpose(1, 2).contiguous(), weights
 
 
@@ -187,26 +166,6 @@ def _input_of(module: nn.Module, reached: Any) -> Tensor:
     return given
 
 
-def _wants_weights(mapping: Mapping, kwargs: dict[str, Any]) -> bool:
-    """Whether the call asks for weights, or the mapping has hooks: only the reference has both."""
-    # private: nn.Module has no public way to ask which hooks it has
-    return bool(
-        kwargs.get("output_attentions")
-        or mapping._forward_hooks
-        or mapping._forward_pre_hooks
-        or mapping._backward_hooks
-        or mapping._backward_pre_hooks
-    )
-
-
-def is_recomputed(module: nn.Module) -> bool:
-    """Whether activation checkpointing may run this forward pass again.
-
-    With reentrance it runs without gradients, otherwise under hooks for saved tensors.
-    """
-    return has_hooks() or (module.training and not torch.is_grad_enabled())
-
-
 def _separate_weights(inputs: AttentionInputs) -> Tensor:
     """Compute the weights of a call separately from its output.
 
@@ -215,24 +174,6 @@ def _separate_weights(inputs: AttentionInputs) -> Tensor:
     """
     with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
         return exact_weights(inputs)
-
-
-def _are_collected_here() -> bool:
-    """Return `_are_collected` in eager mode and in a graph."""
-    # Dynamo traces a collector set in the same graph, but not one set outside
-    outside = torch.compiler.is_compiling() and not _active_collector.compiling
-    return _are_collected_outside() if outside else _are_collected()
-
-
-def _are_collected() -> bool:
-    """Whether Transformers collects attention weights of the current forward pass."""
-    return any("attentions" in name for name in _active_collector.get() or {})
-
-
-@torch.compiler.assume_constant_result
-def _are_collected_outside() -> bool:
-    """Return `_are_collected` as of making the graph, for layers compiled one by one."""
-    return _are_collected()
 
 
 def _boundaries(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sparse_attn.hf.attention import NAME, ONLY_BY_US
 from sparse_attn.mappings import Mapping
-from sparse_attn.mappings.module import Values
+from sparse_attn.mappings.values import Values
 
 HEAD = "sparse_attn_head"  # config entry of `patch_lm_head`, beside NAME for the attention
 MULTILABEL = "sparse_attn_multilabel"  # and of `patch_multilabel_head`

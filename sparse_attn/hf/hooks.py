@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from sparse_attn.hf.attention import NAME, REACHED, is_recomputed
+from sparse_attn.hf.attention import NAME, REACHED
 from sparse_attn.hf.layers import AttentionLayer, config_of
+from sparse_attn.hf.requested import is_recomputed
 from sparse_attn.mappings.changes import Changes
 
 

@@ -16,7 +16,7 @@ from sparse_attn.hf.hooks import drop_hooks, keep_key
 from sparse_attn.hf.layers import attention_layers, mappings_of
 from sparse_attn.hf.refusals import refuse_softmax
 from sparse_attn.mappings import Mapping
-from sparse_attn.mappings.module import refresh
+from sparse_attn.mappings.values import refresh
 
 STRUCTURE = "_sparse_attn_structure"
 

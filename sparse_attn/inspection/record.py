@@ -285,7 +285,7 @@ class AttentionRecord:
 
 
 def _values(mapping: Mapping) -> dict[str, float | Tensor]:
-    values = {p.name: mapping.read(p.name) for p in mapping.spec.parameters if not p.per_entry}
+    values = {p.name: mapping.value(p.name) for p in mapping.spec.parameters if not p.per_entry}
     # copied, because learned values change in place; on the device, not to wait for the GPU
     return {
         n: v.detach().clone() if isinstance(v, Tensor) else v

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from sparse_attn.hf.attention import NAME, NOT_PATCHED, OBSERVER, Unsaved
+from sparse_attn.hf.attention import NAME, NOT_PATCHED, Unsaved
 from sparse_attn.hf.config import configs_of, remove_entry
 from sparse_attn.hf.layers import AttentionLayer, attention_layers, root_of
 from sparse_attn.hf.patching import is_patched, patched
+from sparse_attn.hf.requested import OBSERVER
 from sparse_attn.inspection.by_layer import layer_number
 from sparse_attn.inspection.hooks import Hook
 from sparse_attn.inspection.record import AttentionRecord

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparse_attn.kernels.operators import is_observed
 from sparse_attn.mappings import Mapping
-from sparse_attn.mappings.base import Kernel
+from sparse_attn.mappings.specs import Kernel
 
 
 def exact_dtype(query: Tensor) -> torch.dtype:
@@ -43,7 +43,7 @@ def theta(mapping: Mapping, kernel: Kernel, query: Tensor) -> Tensor:
         name = next((p.name for p in parameters if p.instead_of == name), None)
         if name is None:
             return by_head("", torch.inf, query)
-    return by_head(name or "", mapping.read(name) if name else 0.0, query)
+    return by_head(name or "", mapping.value(name) if name else 0.0, query)
 
 
 def constant(value: float, query: Tensor) -> Tensor:

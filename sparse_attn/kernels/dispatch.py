@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sparse_attn.kernels import cpu, flex, reference, triton
+from sparse_attn.kernels.checks import check
 from sparse_attn.kernels.inputs import (
     AttentionInputs,
     AttentionOutput,
@@ -86,6 +88,8 @@ def attention(
             )
             if again is not None:
                 return again
+    if isinstance(window, Integral) and not isinstance(window, int):
+        window = int(window)  # a NumPy integer
     inputs = AttentionInputs(
         query,
         key,
@@ -107,7 +111,11 @@ def attention(
 
 
 def run(inputs: AttentionInputs, impl: str | None = None) -> AttentionOutput:
-    """Compute `attention`, with the weights and statistics requested by `inputs`."""
+    """Compute `attention`, with the weights and statistics requested by `inputs`.
+
+    Raises as `attention`.
+    """
+    check(inputs)
     if not inputs.need_weights:
         inputs = fold_weights(inputs)
     result: AttentionOutput = IMPLEMENTATIONS[choose(inputs, impl)].attention(inputs)

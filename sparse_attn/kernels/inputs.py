@@ -1,12 +1,10 @@
-"""Validated inputs and the output of an attention call."""
+"""Inputs and the output of an attention call."""
 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass, replace
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,9 +14,9 @@ from torch.nn import functional as F
 from sparse_attn.kernels.by_head import by_head, exact_dtype, theta
 from sparse_attn.kernels.dropout import draw_seed
 from sparse_attn.kernels.operators import OperatorInputs
-from sparse_attn.kernels.packed import check_packed, own_sequence
+from sparse_attn.kernels.packed import own_sequence
 from sparse_attn.mappings import Mapping
-from sparse_attn.mappings.base import Kernel, check_boolean
+from sparse_attn.mappings.specs import Kernel
 from sparse_attn.mappings.variants import BETA, DELTA, GAMMA, SINK, length_factor
 
 Rows = slice | Tensor  # of queries: a part, or their indices
@@ -34,7 +32,7 @@ class AttentionOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Validated arguments of `attention`."""
+    """Arguments of `attention`, which `dispatch.run` checks."""
 
     query: Tensor  # [B, H, Q, D]
     key: Tensor  # [B, Hkv, K, D]
@@ -54,13 +52,6 @@ class AttentionInputs:
     need_statistics: bool = False  # see `kernels.statistics`
     special_keys: Tensor | None = None  # [B, K], bool: the statistics report their mass
     query_input: Tensor | None = None  # [B, Q, size], for a mapping with a factor of each query
-
-    def __post_init__(self) -> None:
-        self._check_tensors()
-        self._check_sink()
-        self._check_query_input()
-        self._check_masks()
-        self._check_numbers()
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -118,7 +109,7 @@ class AttentionInputs:
         """Scores of the heads' virtual keys, (H,), with their graph; None without sinks."""
         if not self.has_sink:
             return None
-        sink = self.mapping.read(SINK.name) if self.sink is None else self.sink
+        sink = self.mapping.value(SINK.name) if self.sink is None else self.sink
         most = torch.finfo(exact_dtype(self.query)).max
         # infinity counts as the largest number, as in the mappings' functions
         if isinstance(sink, Tensor):
@@ -192,7 +183,7 @@ class AttentionInputs:
 
         In float64 if the inputs are, else float32.
         """
-        return by_head(name or "", self.mapping.read(name) if name else 0.0, self.query)
+        return by_head(name or "", self.mapping.value(name) if name else 0.0, self.query)
 
     def valid(self, rows: Rows | None = None) -> Tensor | None:
         """Keys that these queries may attend to, broadcasts to (B, H, rows, K); None for all."""
@@ -255,149 +246,11 @@ class AttentionInputs:
         before = F.pad(seen.cumsum(-1), (1, 0))[..., 0, :]  # [..., K + 1]
         return before[..., last] - before[..., first]
 
-    def _check_tensors(self) -> None:
-        q, k, v = self.query, self.key, self.value
-        if not hasattr(self.mapping, "spec"):  # PEFT wraps a Mapping
-            raise TypeError(
-                f"mapping: expected a sparse_attn.Mapping, got {self.mapping!r}; create one with "
-                "Mapping(name, **parameters)"
-            )
-        self._check_kinds()
-        for name, tensor in (("query", q), ("key", k), ("value", v)):
-            if tensor.dim() != 4:
-                raise ValueError(
-                    f"{name}: expected 4 dimensions (batch, heads, length, head_dim), got shape "
-                    f"{tuple(tensor.shape)}"
-                )
-            if not tensor.is_floating_point():
-                raise TypeError(
-                    f"{name}: expected a floating-point tensor, got {tensor.dtype}; use .float()"
-                )
-            if tensor.dtype != q.dtype:
-                raise TypeError(
-                    f"{name}: expected the dtype of query, {q.dtype}, got {tensor.dtype}; cast "
-                    f"with .to({q.dtype})"
-                )
-        batch, heads, _, dim = q.shape
-        shape = k.shape
-        if dim == 0:
-            raise ValueError(f"query: head_dim must be at least 1, got shape {tuple(q.shape)}")
-        if shape[0] != batch or shape[3] != dim:
-            raise ValueError(
-                f"key: expected batch {batch} and head_dim {dim} as in query, got shape "
-                f"{tuple(shape)}"
-            )
-        if shape[1] == 0 or heads % shape[1]:
-            raise ValueError(f"key: its heads, {shape[1]}, must divide those of query, {heads}")
-        if v.shape[:3] != shape[:3]:
-            raise ValueError(
-                f"value: expected batch, heads and length of key, {tuple(shape[:3])}, got shape "
-                f"{tuple(v.shape)}"
-            )
 
-    def _check_query_input(self) -> None:
-        scale, given = getattr(self.mapping, "by_query", None), self.query_input
-        if scale is None and given is None:
-            return
-        if scale is None:
-            raise ValueError(
-                f"query_input: {self.mapping.name} does not depend on it; leave it out, or create "
-                "the mapping with query_size"
-            )
-        if self.mapping.num_heads != self.query.shape[1]:
-            raise ValueError(
-                f"mapping: expected num_heads={self.query.shape[1]}, the heads of query, for a "
-                f"factor of each, got {self.mapping.num_heads}"
-            )
-        expected = (self.query.shape[0], self.query.shape[2], scale.size)
-        if given is None or given.shape != expected:
-            got = "None" if given is None else f"shape {tuple(given.shape)}"
-            raise ValueError(
-                f"query_input: expected the input of each query (batch, queries, query_size) = "
-                f"{expected}, got {got}; without query_size (per='head') none is needed"
-            )
-
-    def _check_sink(self) -> None:
-        if self.sink is None:
-            return
-        if self.sink.shape != self.query.shape[1:2] or not self.sink.is_floating_point():
-            raise ValueError(
-                f"sink: expected {self.query.shape[1]} floating-point numbers, one for each head "
-                f"of query, got {self.sink.dtype} of shape {tuple(self.sink.shape)}"
-            )
-        self.mapping.spec_with_sink()
-
-    def _check_kinds(self) -> None:
-        needed = ("query", "key", "value")
-        optional = ("mask", "key_lengths", "cu_seqlens", "bias", "sink", "query_input")
-        for name in (*needed, *optional):
-            tensor = getattr(self, name)
-            if tensor is None and name not in needed:
-                continue
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"{name}: expected a tensor, got {type(tensor).__name__}")
-            if tensor.device != self.query.device:
-                raise ValueError(
-                    f"{name}: expected the device of query, {self.query.device}, got "
-                    f"{tensor.device}"
-                )
-
-    def _check_numbers(self) -> None:
-        rate = self.dropout
-        if isinstance(rate, Tensor) or not (rate == 0 or _between(0.0, rate, 1.0)):
-            raise ValueError(f"dropout={rate!r}: expected a number in [0, 1)")
-        if self.softcap is not None and not _between(0.0, self.softcap, math.inf):
-            raise ValueError(f"softcap={self.softcap!r}: expected a finite number above 0, or None")
-        if not isinstance(self.window, (int, torch.SymInt)) and isinstance(self.window, Integral):
-            object.__setattr__(self, "window", int(self.window))  # a NumPy integer
-        whole = isinstance(self.window, (int, torch.SymInt)) and not isinstance(self.window, bool)
-        if self.window is not None and not (whole and self.window >= 1):
-            raise ValueError(f"window={self.window!r}: expected an integer of at least 1, or None")
-        if self.causal not in (True, False):
-            raise TypeError(f"causal={self.causal!r}: expected True or False")
-        if not _between(-math.inf, self.scale, math.inf):
-            raise ValueError(f"scale={self.scale!r}: expected a finite number")
-
-    def _check_masks(self) -> None:
-        if self.mask is not None:
-            check_boolean(self.mask, additive="bias=mask")
-        if self.bias is not None and not self.bias.is_floating_point():
-            raise TypeError(
-                f"bias: expected a floating-point tensor, got {self.bias.dtype}; pass a boolean "
-                "mask as mask="
-            )
-        for name, tensor in (("mask", self.mask), ("bias", self.bias)):
-            if tensor is not None and not _broadcasts(tensor.shape, self.shape):
-                raise ValueError(
-                    f"{name}: shape {tuple(tensor.shape)} does not broadcast to (batch, heads, "
-                    f"queries, keys) = {self.shape}; pass a tensor (batch, keys) as "
-                    f"{name}[:, None, None, :]"
-                )
-        lengths = self.key_lengths
-        whole = lengths is not None and lengths.dtype in (torch.int32, torch.int64)
-        if lengths is not None and (lengths.shape != self.shape[:1] or not whole):
-            raise ValueError(
-                f"key_lengths: expected {self.shape[0]} int32 or int64, one for each sequence, got "
-                f"{lengths.dtype} of shape {tuple(lengths.shape)}"
-            )
-        if self.cu_seqlens is not None:
-            check_packed(self.cu_seqlens, self.query, self.key)
-            if lengths is not None:
-                raise ValueError("key_lengths: packed sequences have no padding; drop key_lengths")
-
-
-def _broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
+def broadcasts(shape: torch.Size, target: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape broadcasts to the target without more dimensions."""
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return len(shape) <= len(target) and all(a in (1, b) for a, b in pairs)
-
-
-def _between(low: float, value: Any, high: float) -> bool:
-    """Whether the value is a number between the ends."""
-    try:
-        # also for symbolic numbers in compiled graphs
-        return bool(low < value < high)
-    except TypeError:
-        return False
 
 
 def select_rows(tensor: Tensor, rows: Rows) -> Tensor:
@@ -430,7 +283,7 @@ def fold_weights(inputs: AttentionInputs) -> AttentionInputs:
     weights = inputs.mapping.value("weights")
     if not isinstance(weights, Tensor):
         weights = inputs.query.new_full((1,), 1.0 if weights > 0 else 0.0)  # a constant cancels
-    if not _broadcasts(weights.shape, inputs.shape):
+    if not broadcasts(weights.shape, inputs.shape):
         raise ValueError(
             f"weights: shape {tuple(weights.shape)} does not broadcast to (batch, heads, queries, "
             f"keys) = {inputs.shape}; give one weight, or one for each key"

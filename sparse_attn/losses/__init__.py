@@ -10,6 +10,7 @@ from sparse_attn.losses.multilabel import (
     sparsehourglass_loss,
     t_softmax_multilabel_loss,
 )
+from sparse_attn.mappings import get_spec
 
 __all__ = [
     "bouchard_bound",
@@ -25,3 +26,13 @@ __all__ = [
     "squared_error",
     "t_softmax_multilabel_loss",
 ]
+
+# the default first; the mappings cannot import their losses, which import them
+get_spec("sparsemax").losses.update(
+    {"sparsemax": sparsemax_loss, "sparsegen-hinge": sparsegen_hinge_loss}
+)
+get_spec("sparsegen").losses["sparsegen-hinge"] = sparsegen_hinge_loss
+get_spec("sparsehourglass").losses["sparsehourglass"] = sparsehourglass_loss
+get_spec("entmax").losses["entmax"] = entmax_loss
+get_spec("t-softmax").losses["r-softmax"] = t_softmax_multilabel_loss
+get_spec("r-softmax").losses["r-softmax"] = r_softmax_multilabel_loss

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import INF, library_spec, on_rows, shift_to_top
+from sparse_attn.mappings.base import INF, on_rows, shift_to_top
 from sparse_attn.mappings.pointwise import normalize
+from sparse_attn.mappings.specs import library_spec
 
 COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)  # of H^4, H^3, ..., 1
 LEAST_ENTROPY = 0.5  # nats

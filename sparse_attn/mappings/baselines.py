@@ -11,15 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import (
-    Dial,
-    ParameterSpec,
-    Value,
-    library_spec,
-    on_rows,
-    whole_below,
-)
+from sparse_attn.mappings.base import Value, on_rows, whole_below
 from sparse_attn.mappings.pointwise import normalize
+from sparse_attn.mappings.specs import Dial, ParameterSpec, library_spec
 from sparse_attn.mappings.truncated import softmax_where
 from sparse_attn.mappings.weighted import R
 

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import INF, MappingSpec, ParameterSpec, log_of, on_named_rows
+from sparse_attn.mappings.base import INF, log_of, on_named_rows
+from sparse_attn.mappings.specs import MappingSpec, ParameterSpec
 
 RowFunction: TypeAlias = Callable[..., Tensor]
 VALID = "valid"

@@ -8,14 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import (
-    ParameterSpec,
-    check_floating,
-    library_spec,
-    on_rows,
-    softplus_inverse,
-)
+from sparse_attn.mappings.base import check_floating, on_rows, softplus_inverse
 from sparse_attn.mappings.pointwise import normalize
+from sparse_attn.mappings.specs import ParameterSpec, library_spec
 
 BOUND = ParameterSpec(
     "bound", default=20.0, low=0.0, low_open=True, high_open=True, learnable=False

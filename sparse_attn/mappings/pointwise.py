@@ -11,16 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import (
-    INF,
-    MappingSpec,
-    ParameterSpec,
-    Value,
-    above_zero,
-    library_spec,
-    on_named_rows,
-    on_rows,
-)
+from sparse_attn.mappings.base import INF, Value, above_zero, on_named_rows, on_rows
+from sparse_attn.mappings.specs import MappingSpec, ParameterSpec, library_spec
 
 BIAS = ParameterSpec("bias", default=0.0, low_open=True, high_open=True)
 EPS = ParameterSpec("eps", default=0.0198, low=0.0, high_open=True)

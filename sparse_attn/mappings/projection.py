@@ -8,23 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import (
-    INF,
-    Dial,
-    ParameterSpec,
-    Value,
-    library_spec,
-    log_of,
-    on_rows,
-    shift_to_top,
-)
+from sparse_attn.mappings.base import INF, Value, log_of, on_rows, shift_to_top
+from sparse_attn.mappings.specs import Dial, ParameterSpec, library_spec
 
 LAM = ParameterSpec("lam", default=0.0, high=1.0, low_open=True, high_open=True)
 Q = ParameterSpec("q", default=10.0, low=0.0, high_open=True)
 ALPHA = ParameterSpec("alpha", default=1.5, low=1.0, high=2.0)
 LAHA = "Laha et al. 2018, section 3"
-HINGE = {"sparsegen-hinge": "sparsegen_hinge_loss"}
-HOURGLASS_HINGE = {"sparsehourglass": "sparsehourglass_loss"}
 
 
 def _sparsemax_rows(rows: Tensor, valid: Tensor, *, log: bool) -> Tensor:
@@ -302,27 +292,22 @@ _skipping = partial(_library, translation_invariant=True, kernel={"skips": True}
 SPECS = (
     _skipping(
         sparsemax,
-        losses={"sparsemax": "sparsemax_loss", **HINGE},
-        multilabel_only=HINGE,
+        multilabel_only=("sparsegen-hinge",),
         source="Martins & Astudillo 2016, alg. 1",
     ),
     _skipping(
         sparsegen,
         LAM,
         dial=Dial("lam", _lam_at),
-        losses=HINGE,
-        multilabel_only=HINGE,
+        multilabel_only=("sparsegen-hinge",),
         source=LAHA,
     ),
     _library(sparsecone, Q, source=LAHA),
-    _library(
-        sparsehourglass, Q, losses=HOURGLASS_HINGE, multilabel_only=HOURGLASS_HINGE, source=LAHA
-    ),
+    _library(sparsehourglass, Q, multilabel_only=("sparsehourglass",), source=LAHA),
     _skipping(
         entmax,
         ALPHA,
         dial=Dial("alpha", _alpha_at),
-        losses={"entmax": "entmax_loss"},
         source="Peters et al. 2019, eq. 10",
     ),
 )

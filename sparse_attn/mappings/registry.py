@@ -22,8 +22,8 @@ from sparse_attn.mappings import (
     variants,
     weighted,
 )
-from sparse_attn.mappings.base import Loss, MappingSpec, Mass, ParameterSpec
 from sparse_attn.mappings.from_function import plain_spec
+from sparse_attn.mappings.specs import Loss, MappingSpec, Mass, ParameterSpec
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

@@ -6,16 +6,8 @@ from functools import partial
 
 from torch import Tensor
 
-from sparse_attn.mappings.base import (
-    INF,
-    Dial,
-    ParameterSpec,
-    Value,
-    library_spec,
-    on_rows,
-    shift_to_top,
-    whole_below,
-)
+from sparse_attn.mappings.base import INF, Value, on_rows, shift_to_top, whole_below
+from sparse_attn.mappings.specs import Dial, ParameterSpec, library_spec
 
 K = ParameterSpec("k", default=16.0, low=1.0, learnable=False)
 P = ParameterSpec("p", default=0.9, low=0.0, high=1.0, learnable=False)

@@ -8,14 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sparse_attn.mappings.base import (
-    INF,
-    ParameterSpec,
-    Value,
-    library_spec,
-    log_of,
-    on_rows,
-)
+from sparse_attn.mappings.base import INF, Value, log_of, on_rows
+from sparse_attn.mappings.specs import ParameterSpec, library_spec
 
 GAMMA = ParameterSpec("gamma", default=None, high=0.0, low_open=True)
 ZETA = ParameterSpec("zeta", default=1.0, low=1.0, high_open=True)

@@ -9,16 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparse_attn.mappings.base import (
-    DERIVED,
-    INF,
-    MappingSpec,
-    ParameterSpec,
-    Value,
-    log_power,
-    on_named_rows,
-)
+from sparse_attn.mappings.base import INF, Value, log_power, on_named_rows
 from sparse_attn.mappings.pointwise import softmax
+from sparse_attn.mappings.specs import DERIVED, MappingSpec, ParameterSpec
 from sparse_attn.mappings.weighted import BALAZY, r_softmax
 
 MIX = ParameterSpec("mix", default=1.0, low=0.0, high=1.0)

@@ -9,16 +9,14 @@ from torch import Tensor
 
 from sparse_attn.mappings.base import (
     INF,
-    Dial,
-    ParameterSpec,
     Value,
     above_zero,
     aligned,
-    library_spec,
     on_rows,
     shift_to_top,
     whole_below,
 )
+from sparse_attn.mappings.specs import Dial, ParameterSpec, library_spec
 
 WEIGHTS = ParameterSpec("weights", default=1.0, low=0.0, high_open=True, per_entry=True)
 T = ParameterSpec("t", default=1.0, low=0.0)
@@ -184,7 +182,6 @@ SPECS = (
         t_softmax,
         T,
         dial=Dial("t", _t_at),
-        losses={"r-softmax": "t_softmax_multilabel_loss"},
         predicts="t",
         source=f"{BALAZY}, eq. 1",
     ),
@@ -192,7 +189,6 @@ SPECS = (
         r_softmax,
         R,
         dial=Dial("r", float),
-        losses={"r-softmax": "r_softmax_multilabel_loss"},
         predicts="r",
         source=f"{BALAZY}, eq. 3",
     ),

@@ -7,8 +7,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from sparse_attn import patch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn import patch_lm_head, patch_model, patch_multilabel_head
 from sparse_attn.kernels import dispatch
 from tests.hf.families import BY_NAME, VOCABULARY
 from tests.hf.helpers import jitter

@@ -12,9 +12,10 @@ from sparse_attn import (
     export_model,
     kernels,
     load_pretrained,
+    patch_lm_head,
     patch_model,
+    patch_multilabel_head,
 )
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
 from sparse_attn.hf.attention import sparse_attention
 from sparse_attn.hf.layers import AttentionLayer
 from sparse_attn.hf.patching import make_mapping

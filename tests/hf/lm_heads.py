@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sparse_attn.heads import patch_lm_head, unpatch_lm_head
+from sparse_attn import patch_lm_head, unpatch_lm_head
 from sparse_attn.hf.config import HEAD
 
 from .families import BY_NAME

@@ -7,8 +7,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from sparse_attn import Mapping
-from sparse_attn.heads import patch_multilabel_head, unpatch_multilabel_head
+from sparse_attn import Mapping, patch_multilabel_head, unpatch_multilabel_head
 from sparse_attn.hf.config import MULTILABEL
 
 from .families import BY_NAME, image_inputs

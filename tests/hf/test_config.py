@@ -10,8 +10,13 @@ from peft import AdaptionPromptConfig, LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoModel, BertForSequenceClassification, BertModel
 
-from sparse_attn import SparsitySchedule, patch_model, unpatch_model
-from sparse_attn.heads import patch_multilabel_head, unpatch_multilabel_head
+from sparse_attn import (
+    SparsitySchedule,
+    patch_model,
+    patch_multilabel_head,
+    unpatch_model,
+    unpatch_multilabel_head,
+)
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import MULTILABEL
 from sparse_attn.hf.patching import set_parameter

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from sparse_attn import patch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn import patch_lm_head, patch_model, patch_multilabel_head
 from sparse_attn.inspection import record_attention
 
 from .families import BY_NAME

@@ -5,8 +5,15 @@ import copy
 import pytest
 from transformers import AutoModel
 
-from sparse_attn import Mapping, load_pretrained, patch_model, unpatch_model
-from sparse_attn.heads import LinearHead, MixtureHead, patch_lm_head, patch_multilabel_head
+from sparse_attn import (
+    Mapping,
+    load_pretrained,
+    patch_lm_head,
+    patch_model,
+    patch_multilabel_head,
+    unpatch_model,
+)
+from sparse_attn.heads import LinearHead, MixtureHead
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import HEAD, MULTILABEL
 from sparse_attn.mappings import MappingSpec, ParameterSpec, register_mapping, registry

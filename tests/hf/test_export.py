@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from sparse_attn import Mapping, export_model, patch_model
-from sparse_attn.heads import patch_lm_head
+from sparse_attn import Mapping, export_model, patch_lm_head, patch_model
 from sparse_attn.hf import exporting
 from sparse_attn.kernels import attention
 from tests.commands import python

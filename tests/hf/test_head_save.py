@@ -8,8 +8,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from sparse_attn import SparsitySchedule, patch_model, unpatch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn import (
+    SparsitySchedule,
+    patch_lm_head,
+    patch_model,
+    patch_multilabel_head,
+    unpatch_model,
+)
 from sparse_attn.hf.config import HEAD, MULTILABEL
 from sparse_attn.hf.patching import is_patched
 

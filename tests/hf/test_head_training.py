@@ -10,8 +10,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F
 
-from sparse_attn import Mapping, SparsitySchedule, SparsityScheduleCallback, patch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn import (
+    Mapping,
+    SparsitySchedule,
+    SparsityScheduleCallback,
+    patch_lm_head,
+    patch_model,
+    patch_multilabel_head,
+)
 from sparse_attn.hf.heads.guard import last_call
 from sparse_attn.losses import entmax_loss, sparsemax_loss
 from tests.marks import first

@@ -7,7 +7,8 @@ import torch
 import transformers
 from torch.nn import functional as F
 
-from sparse_attn.heads import LinearHead, MixtureHead, patch_lm_head, unpatch_lm_head
+from sparse_attn import patch_lm_head, unpatch_lm_head
+from sparse_attn.heads import LinearHead, MixtureHead
 
 from .families import BY_NAME
 from .heads import run, shared, unlabelled

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 from transformers import ExponentialDecayLengthPenalty
 
-from sparse_attn import patch_model
-from sparse_attn.heads import patch_lm_head, unpatch_lm_head
+from sparse_attn import patch_lm_head, patch_model, unpatch_lm_head
 
 from .families import padding, tokens
 from .helpers import assert_near

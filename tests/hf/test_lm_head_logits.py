@@ -10,7 +10,7 @@ import transformers
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head, unpatch_lm_head
+from sparse_attn import patch_lm_head, patch_multilabel_head, unpatch_lm_head
 from tests.marks import first
 
 from .families import BY_NAME, tokens

@@ -16,8 +16,14 @@ from peft import AutoPeftModelForSequenceClassification, LoraConfig, PeftModel, 
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, T5Model
 
-from sparse_attn import SparsitySchedule, SparsityScheduleCallback, patch_model, unpatch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn import (
+    SparsitySchedule,
+    SparsityScheduleCallback,
+    patch_lm_head,
+    patch_model,
+    patch_multilabel_head,
+    unpatch_model,
+)
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.patching import is_patched
 from tests.commands import python

@@ -5,8 +5,7 @@ import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
-from sparse_attn import Mapping, patch_model
-from sparse_attn.heads import patch_lm_head
+from sparse_attn import Mapping, patch_lm_head, patch_model
 
 from .families import BATCH, BY_NAME, HEADS, LENGTH, padding, tokens
 from .helpers import mappings_of

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 from transformers import BertTokenizer, pipeline
 
-from sparse_attn import functional, losses
-from sparse_attn.heads import patch_multilabel_head
+from sparse_attn import functional, losses, patch_multilabel_head
 
 from .heads import run, unlabelled
 from .helpers import assert_near

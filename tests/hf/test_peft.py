@@ -7,8 +7,14 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModel
 
-from sparse_attn import patch_model, patched, unpatch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head, unpatch_lm_head
+from sparse_attn import (
+    patch_lm_head,
+    patch_model,
+    patch_multilabel_head,
+    patched,
+    unpatch_lm_head,
+    unpatch_model,
+)
 from tests.commands import python
 
 from .families import BY_NAME

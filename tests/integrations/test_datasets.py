@@ -8,8 +8,7 @@ import torch
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 
-from sparse_attn import patch_model, unpatch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn import patch_lm_head, patch_model, patch_multilabel_head, unpatch_model
 from tests.hf.families import BY_NAME
 from tests.marks import first
 

@@ -19,8 +19,7 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from sparse_attn import patch_model
-from sparse_attn.heads import patch_lm_head
+from sparse_attn import patch_lm_head, patch_model
 from tests.commands import ROOT
 
 VLLM = """

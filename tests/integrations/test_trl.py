@@ -14,8 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from sparse_attn import load_pretrained, patch_model
-from sparse_attn.heads import patch_lm_head
+from sparse_attn import load_pretrained, patch_lm_head, patch_model
 from sparse_attn.hf.patching import is_patched
 from tests.letters import letter_tokenizer
 

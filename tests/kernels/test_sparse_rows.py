@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from sparse_attn import Mapping
-from sparse_attn.kernels import cpu, reference, rows
+from sparse_attn.kernels import cpu, reference
 from sparse_attn.kernels.inputs import AttentionInputs
 from sparse_attn.kernels.sparse_rows import SparseRows, sparse_rows
 from tests.kernels.problems import SETTINGS
@@ -102,7 +102,7 @@ def test_the_kernels_and_the_reference_give_the_same(monkeypatch: pytest.MonkeyP
     assert cpu.unsupported_reason(inputs) is None
     # in several parts
     monkeypatch.setattr(reference, "BLOCK", 2 * 6 * 80 * 2)
-    monkeypatch.setattr(rows, "MASKED", 2 * 80 * 4)
+    monkeypatch.setattr("sparse_attn.kernels.sparse_rows.MASKED", 2 * 80 * 4)
     parts = sparse_rows(inputs, heads=[1, 2], queries=range(0, 60, 7))
     monkeypatch.setattr(cpu, "unsupported_reason", lambda _: "")
     theirs = sparse_rows(inputs, heads=[1, 2], queries=range(0, 60, 7))

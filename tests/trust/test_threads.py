@@ -16,8 +16,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from sparse_attn import patch_model, patched, unpatch_model
-from sparse_attn.heads import patch_lm_head, patch_multilabel_head
+from sparse_attn import patch_lm_head, patch_model, patch_multilabel_head, patched, unpatch_model
 from sparse_attn.inspection import record_attention
 from tests.marks import first
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 class Map(NamedTuple):
     """Compile-time: the mapping."""
 
-    family: str  # as in mappings.base.Kernel
+    family: str  # as in mappings.specs.Kernel
     kind: str
     skip: bool  # skip tiles without support, which have no gradient either
     grad: bool  # save data for the backward pass

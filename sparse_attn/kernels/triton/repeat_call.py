@@ -19,7 +19,7 @@ from sparse_attn.kernels.operators import TENSORS, OperatorInputs, has_hooks, is
 from sparse_attn.kernels.triton.launch import compute, differentiate, triton_backward
 from sparse_attn.kernels.triton.plan import MOST_PLANS, LaunchPlan, plan, product_precision
 from sparse_attn.mappings import Mapping, get_spec
-from sparse_attn.mappings.base import Kernel
+from sparse_attn.mappings.specs import Kernel
 
 FIXED_ALPHA = {
     1.0: get_spec("softmax").kernel,
