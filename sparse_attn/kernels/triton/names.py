@@ -101,6 +101,8 @@ Block = namedtuple("Block", "site keys kept span tiles marks")
 Survey = namedtuple("Survey", "candidates top mass total squares n")
 # ends and amounts of a searched row: low < result <= high
 Bracket = namedtuple("Bracket", "low high under_low under_high")
+# results of a search for each row; open: rows without all of them; fixed: rows that have `value`
+Results = namedtuple("Results", "open fixed value amount beside")
 # statistics of a row; see maps.py
 Statistics = namedtuple("Statistics", "a b c d e low high f")
 # y of a projection as a line in x: y = (x - top) factor / e, of rows [BM, 1]

@@ -21,7 +21,7 @@ from sparse_attn.kernels.triton.bounds import (
     thirds,
     up_to,
 )
-from sparse_attn.kernels.triton.names import Bracket
+from sparse_attn.kernels.triton.names import Bracket, Results
 from sparse_attn.kernels.triton.passes import blank, mass_of, sweep
 from sparse_attn.kernels.triton.scores import sink_of
 
@@ -143,14 +143,14 @@ def some(rows):
 
 @triton.jit
 def stepped(
-    lists, ends, near, under, open, fixed, value, amount, beside, need, top, block, bracket,
+    results, near, under, lists, ends, bracket, need, top, block,
     MAP: tl.constexpr, FLAGS: tl.constexpr, SHAPE: tl.constexpr,
 ):  # fmt: skip
     """Step over the kept or collected scores from `near` on, of amount `under`, to the results.
 
-    open: rows without all results; fixed: rows that have `value`. Rows stop early at `ends`, from
-    where on scores are missing.
+    Rows stop early at `ends`, from where on scores are missing.
     """
+    open, fixed, value, amount, beside = results
     before = near
     least = tl.where(fixed, value, near)
     going = open
@@ -189,7 +189,7 @@ def stepped(
         open = open & (done == 0)
         going = going & open & ((sought & (complete == 0)) == 0)
         go = some(going)
-    return open, fixed, value, amount, beside, near, under
+    return Results(open, fixed, value, amount, beside), near, under
 
 
 @triton.jit
@@ -201,12 +201,14 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
     """
     unit, top = block.site.unit, found.top
     low, under_low = top * 0.0 - float("inf"), top * 0.0
-    high, under_high = top, found.mass if MAP.kind == "top-p-softmax" else found.n
-    value, amount, beside = top, under_high, -low if MAP.kind == "r-softmax" else low
+    amount = found.mass if MAP.kind == "top-p-softmax" else found.n
+    bracket = Bracket(low, top, under_low, amount)
+    value, beside = top, -low if MAP.kind == "r-softmax" else low
     open = (top < float("inf")) & (found.n > 0.0)
     if MAP.kind == "r-softmax":
         open = open & (need < found.n)
     fixed = open & (top == float("inf"))  # rows whose value is known
+    results = Results(open, fixed, value, amount, beside)
     stuck, known, pitch = fixed, low, under_low
     a, b, c, d = guessed(theta, need, found, unit, MAP)
     origin = top
@@ -214,16 +216,15 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
     go = some(open)
     while go:
         few: tl.constexpr = NEAR if SHAPE.kept > 0 else FEW
-        wide = crowded(Bracket(low, high, under_low, under_high), need, top, unit, few, MAP)
+        wide = crowded(bracket, need, top, unit, few, MAP)
         lap = 0
-        counts = some(open & (fixed == 0) & (wide | stuck))
+        sought = results.open & (results.fixed == 0)
+        counts = some(sought & (wide | stuck))
         while counts:
             a = tl.where(stuck, known, a)
             e, f, g, h = amounts(block, (a, b, c, d), origin, found.n, MAP, FLAGS, SHAPE)
             origin = not_constant(origin, e, MAP)
-            bracket = Bracket(low, high, under_low, under_high)
             bracket = narrowed_by_all(bracket, (a, b, c, d), (e, f, g, h), need, MAP)
-            low, high, under_low, under_high = bracket
             if step == 0:
                 pitch = (d - a) / tl.maximum(h - e, 0.5)
             a, b, c, d = thirds(bracket)
@@ -231,30 +232,29 @@ def search(block, need, theta, found, MAP: tl.constexpr, FLAGS: tl.constexpr, SH
                 a, b, c, d = interpolated(bracket, need, found, pitch, unit, MAP)
             step += 1
             lap += 1
-            wide = crowded(bracket, need, top, unit, few, MAP) & (high > known)
-            counts = some(open & (fixed == 0) & wide) & (lap < LAP)
-        bracket = Bracket(low, high, under_low, under_high)
-        near, under = low, under_low
+            wide = crowded(bracket, need, top, unit, few, MAP) & (bracket.high > known)
+            counts = some(sought & wide) & (lap < LAP)
+        near, under = bracket.low, bracket.under_low
         lists = ()
         ends = tl.full([SHAPE.block_m], float("inf"), tl.float32)  # none is missing below
         if SHAPE.kept == 0:
-            lists = collected(block, low, MAP, FLAGS, SHAPE)
+            lists = collected(block, bracket.low, MAP, FLAGS, SHAPE)
             ends = tl.min(lists[2], 1)
-            rows = open & (fixed == 0)
-            near, under = approached(bracket, lists, rows, need, found, unit, MAP, SHAPE)
+            near, under = approached(bracket, lists, sought, need, found, unit, MAP, SHAPE)
             for _ in tl.static_range(3):
                 lists = without(lists, lists[0] <= near[:, None])
-        open, fixed, value, amount, beside, near, under = stepped(
-            lists, ends, near, under, open, fixed, value, amount, beside, need, top, block,
-            bracket, MAP, FLAGS, SHAPE,
-        )  # fmt: skip
-        missed = open & (fixed == 0)
-        stuck = missed & (near == low)
+        results, near, under = stepped(
+            results, near, under, lists, ends, bracket, need, top, block, MAP, FLAGS, SHAPE
+        )
+        missed = results.open & (results.fixed == 0)
+        stuck = missed & (near == bracket.low)
         known = tl.where(missed, ends, known)
-        low, under_low = tl.where(missed, near, low), tl.where(missed, under, under_low)
-        low = tl.where(open & fixed, value, low)
-        go = some(open)
-    return value, amount, beside
+        low = tl.where(missed, near, bracket.low)
+        low = tl.where(results.open & results.fixed, results.value, low)
+        under_low = tl.where(missed, under, bracket.under_low)
+        bracket = Bracket(low, bracket.high, under_low, bracket.under_high)
+        go = some(results.open)
+    return results.value, results.amount, results.beside
 
 
 @triton.jit
