@@ -147,22 +147,6 @@ def test_copies_and_records_make_the_head_again(kind):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, r"threshold=1\.0: expected a number in \[0, 1\)"),
-        ({"mapping": "softmax"}, r"expected a number in \(0, 1\), which search_threshold"),
-    ],
-    ids=str,
-)
-def test_a_threshold_that_cannot_be_set_stays(arguments, message):
-    head = MultiLabelHead(HIDDEN, LABELS, **arguments)
-    before = head.threshold
-    with pytest.raises(ValueError, match=message):
-        head.threshold = 0 if arguments else 1.0
-    assert head.threshold == before
-
-
-@pytest.mark.parametrize(
     ("arguments", "parameter", "value", "message"),
     [
         ({}, "t", 1.0, "parameter='t': r-softmax with sparsity='fixed' has no such fixed"),

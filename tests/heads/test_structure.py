@@ -9,7 +9,6 @@ from torch import nn
 from sparse_attn import Mapping
 from sparse_attn.heads import (
     AdaptiveHead,
-    Head,
     LinearHead,
     MixtureHead,
     MultiLabelHead,
@@ -115,15 +114,6 @@ def test_a_state_dict_loads_into_another_head(make):
     assert not torch.equal(other.log_prob(hidden), one.log_prob(hidden))
     other.load_state_dict(one.state_dict())
     assert torch.equal(other.log_prob(hidden), one.log_prob(hidden))
-
-
-def test_a_head_without_its_loss_cannot_be_made():
-    class Half(Head):
-        def log_prob(self, hidden):
-            return hidden
-
-    with pytest.raises(TypeError, match="token_losses"):
-        Half(2, 3, "softmax")
 
 
 # Ties
