@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -129,55 +128,3 @@ def test_site(site: tuple[Path, dict[str, Page]]) -> None:
     assert "sparse_attn.losses.sparsemax_loss" in str(
         [entry["location"] for entry in index["docs"]]
     )
-
-
-# the page that a search finds first
-FIRST = {
-    "quickstart": "quickstart",
-    "own data": "tutorials/own-data",
-    "figure": "tutorials/figures",
-    "entmax": "guide/mappings",
-    "custom mapping": "adding-a-mapping",
-}
-# the characters of the longest line of each paragraph
-LINES = """
-all => all.filter(one => !one.querySelector("p, li, math")).map(one => {
-  const lines = {}, range = document.createRange();
-  const height = parseFloat(getComputedStyle(one).lineHeight);
-  const walker = document.createTreeWalker(one, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode())
-    for (const word of walker.currentNode.data.matchAll(/\\S+\\s*/g)) {
-      range.setStart(walker.currentNode, word.index);
-      range.setEnd(walker.currentNode, word.index + word[0].trimEnd().length);
-      const below = range.getBoundingClientRect().bottom - one.getBoundingClientRect().top;
-      const line = Math.floor(below / height);
-      lines[line] = (lines[line] ?? -1) + word[0].length;  // no space at its end
-    }
-  return Math.max(0, ...Object.values(lines));
-})
-"""
-
-
-def found_first(page: Any, folder: Path, words: str) -> str:
-    """The page that the site's search finds first."""
-    page.goto(f"{(folder / 'index.html').as_uri()}?q={words}")
-    link = page.wait_for_selector(".md-search-result__item a[href]", timeout=60_000)
-    place = Path(urlsplit(page.evaluate("link => link.href", link)).path)
-    return place.relative_to(folder).with_suffix("").as_posix()
-
-
-# one test, because every process that runs some of them builds the site
-@pytest.mark.slow
-def test_site_in_a_browser(browser: Any, site: tuple[Path, dict[str, Page]]) -> None:
-    folder, page = site[0], browser.new_page(viewport={"width": 1280, "height": 1024})
-    assert {words: found_first(page, folder, words) for words in FIRST} == FIRST
-    for name in ("guide/mappings", "losses", "does-it-help"):
-        page.set_viewport_size({"width": 1600, "height": 1024})
-        page.goto((folder / f"{name}.html").as_uri())
-        longest = max(page.locator(".md-content :is(p, li)").evaluate_all(LINES))
-        assert 60 < longest <= 90, name
-        page.set_viewport_size({"width": 400, "height": 1024})
-        assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
-    page.set_viewport_size({"width": 1280, "height": 1024})
-    page.goto((folder / "does-it-help.html").as_uri())
-    assert page.locator("article").bounding_box()["height"] <= 1200  # about one screen
