@@ -72,41 +72,6 @@ def test_a_library_that_is_not_there(monkeypatch):
         peers.entmax("sparsemax")(problem(TINY, CPU))
 
 
-@pytest.mark.parametrize(
-    ("case", "lengths"),
-    [
-        (TINY, [5, 9]),
-        (AttentionCase("", "full", 2, 12, 2, 4), [12, 12]),
-        (AttentionCase("", "", 2, 16, 2, 4), None),
-    ],
-)
-def test_adasplash_gets_lengths_where_it_needs_them(case, lengths, monkeypatch):
-    class AdaSplash:
-        @staticmethod
-        def adasplash_v1(q, k, v, **options):
-            return options
-
-    monkeypatch.setattr(peers, "_needs_cuda", lambda problem, who: None)
-    monkeypatch.setattr(peers, "_import", lambda module: AdaSplash)
-    make = peers.adasplash("adasplash_v1", alpha=1.5)
-    options = make(problem(case, CPU))(*[torch.ones(1)] * 3)
-    varlen = options.pop("varlen")
-    assert (None if varlen is None else varlen.tolist()) == lengths
-    assert options == {"alpha": 1.5, "is_causal": False}
-    with pytest.raises(NotImplementedError, match="neither dropout"):
-        make(problem(replace(case, dropout=0.1), CPU))
-
-
-def test_sdpa_with_a_mask_computes_the_same():
-    case = replace(TINY, lengths=None)
-    data = problem(case, CPU)
-    with_mask, without = (peers.sdpa(data, None, masked)(*data.inputs) for masked in (True, False))
-    torch.testing.assert_close(with_mask, without)
-    shapes = (case, TINY, replace(case, causal=True))
-    races = [contestants.contestants(c, torch.device("cuda")) for c in shapes]
-    assert [contestants.MASKED in found for found in races] == [True, False, False]
-
-
 @pytest.mark.parametrize("change", [{"window": 3}, {"queries": 2, "lengths": None}])
 def test_windows_and_few_queries_are_the_same_for_all(change):
     case = replace(TINY, **change)
