@@ -68,16 +68,6 @@ def test_curves_of_every_mapping() -> None:
     assert rendered(figure).min() < 0.1
 
 
-def test_curves_of_given_parameters() -> None:
-    learned = Mapping("t-softmax", t=3.0, learn="t")
-    figure = pictures.draw_curves([Mapping("entmax", alpha=1.25), learned])
-    labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
-    assert labels == ["entmax\nalpha = 1.25", "t-softmax\nt = 3"]
-    # entmax drops the second from a gap of 1 / (alpha - 1) on, t-softmax from t on
-    for bar, gap in zip(ydata(figure, 1)[::2], (4.0, 3.0), strict=True):
-        assert np.isfinite(bar).mean() == pytest.approx((5 - gap) / 5, abs=0.002)
-
-
 @pytest.mark.slow
 def test_simplex_of_every_mapping() -> None:
     steps = [(i, j, -i - j) for i in range(-24, 25) for j in range(-24, 25)]
