@@ -11,6 +11,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BatchEncoding,
     BertConfig,
     PreTrainedModel,
     RobertaConfig,
@@ -22,6 +23,7 @@ from transformers import AutoModelForSequenceClassification as Classifier
 from sparse_attn import convert, load_pretrained, patch_model
 from sparse_attn.conversion import plan
 from sparse_attn.conversion.converting import sample_of, tokenized
+from sparse_attn.conversion.healing import InOrder
 from sparse_attn.conversion.states import distances, states_of, zeros_of
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.inspection.tokens import longest
@@ -46,6 +48,26 @@ def batches_of(folder: Path) -> list[dict[str, Any]]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokens = tokenized(tokenizer, TEXTS, 128)
     return sample_of(tokens, DataCollatorWithPadding(tokenizer), 8, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("length", "most", "sizes"),
+    [(1024, None, [8] * 8), (10, 4096, [8] * 8), (900, 4096, [4]), (8192, 4096, [1])],
+)
+def test_long_texts_of_a_language_model_are_sampled_by_their_tokens(
+    length: int, most: int | None, sizes: list[int]
+) -> None:
+    texts = [{"input_ids": [0] * (length + place)} for place in range(70)]
+
+    def collate(group: list[dict[str, Any]]) -> BatchEncoding:
+        return BatchEncoding({"lengths": torch.tensor([len(text["input_ids"]) for text in group])})
+
+    batches = [batch["lengths"] - length for batch in sample_of(texts, collate, 8, "cpu", most)]
+    assert [len(batch) for batch in batches] == sizes
+    # spread over all lengths
+    places = torch.cat(batches).double()
+    assert places.mean().item() == pytest.approx(34.5, abs=1)
+    assert places.diff().unique().numel() <= 2
 
 
 @torch.no_grad()
@@ -99,6 +121,19 @@ def test_generation_keeps_its_cache(models: Models, tmp_path: Path) -> None:
 def test_given_parameters_end_as_given(models: Models, tmp_path: Path) -> None:
     model = converted(models.encoder, tmp_path, mapping="r-softmax", r=0.3)
     assert [layer.module.sparse_attn.r for layer in attention_layers(model)] == [0.3, 0.3]
+
+
+def test_batches_of_similar_length_in_a_known_order() -> None:
+    tokens = [{"input_ids": [0] * (1 + i % 13)} for i in range(50)]
+    ordered = InOrder(tokens, steps=20, batch_size=10, seed=1)
+    assert len(ordered) == 200
+    assert ordered.order == InOrder(tokens, steps=20, batch_size=10, seed=1).order
+    assert ordered.order != InOrder(tokens, steps=20, batch_size=10, seed=2).order
+    assert sorted(ordered.order) == sorted([*range(50)] * 4)
+    spreads = [
+        len({len(ordered[i + j]["input_ids"]) for j in range(10)}) for i in range(0, 200, 10)
+    ]
+    assert max(spreads) <= 3
 
 
 @pytest.mark.parametrize(("cls", "limit"), [(RobertaConfig, 30), (BertConfig, 32)])

@@ -168,7 +168,10 @@ def test_pictures_in_axes_of_a_caller() -> None:
 
 
 FIGURES: list[tuple[Callable[[], Figure], set[str]]] = [
-    (lambda: pictures.draw_weights(torch.eye(2), ["über", "$x$"]), {"über", "$x$", "query"}),
+    (
+        lambda: pictures.draw_weights(torch.eye(2), ["über", "$x$"], title=r"a $\frac$"),
+        {"über", "$x$", "query", r"a $\frac$"},
+    ),
     (lambda: pictures.draw_sparsity(recorded(sharp_bert("sparsemax"))), {"head", "layer"}),
     (lambda: pictures.draw_support(recorded(sharp_bert("sparsemax"))), {"layer"}),
     (lambda: pictures.draw_parameters(recorded(sharp_bert("entmax"))), {"alpha"}),

@@ -16,10 +16,12 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from sparse_attn import load_pretrained, patch_model
+from sparse_attn import Mapping, load_pretrained, patch_model
 from sparse_attn.hf.patching import is_patched
 from sparse_attn.inspection import record, record_attention
+from sparse_attn.inspection.recording import valid_queries
 from sparse_attn.kernels import reference
+from sparse_attn.kernels.inputs import AttentionInputs
 from tests.hf.families import BY_NAME, FAMILIES, LLAMA, Family
 from tests.inspection.tiny import IDS, MASK, bert, recorded, sharp_bert
 
@@ -166,6 +168,16 @@ def test_special_tokens_of_two_stacks() -> None:
         for layer, mass, crosses in zip(made.layers, made.special, made.crosses, strict=True):
             own = "encoder" in seen if layer.startswith("encoder") or crosses else "decoder" in seen
             assert bool((mass > 0).all()) == own, layer
+
+
+def test_infinity_in_a_bias_is_padding_as_a_mask_is() -> None:
+    inputs = [torch.randn(1, 2, 6, 4) for _ in range(3)]
+    mask = (torch.arange(6) < 4).expand(1, 1, 6, 6)
+    bias = torch.zeros(1, 2, 6, 6).masked_fill(~mask, -math.inf)
+    calls = [AttentionInputs(*inputs, Mapping("sparsemax"), mask=mask)]
+    calls += [AttentionInputs(*inputs, Mapping("sparsemax"), bias=bias)]
+    expected, found = (valid_queries(call) for call in calls)
+    assert expected.expand(1, 2, 6).tolist() == found.tolist() == [[[True] * 4 + [False] * 2] * 2]
 
 
 def test_what_is_not_known_is_nan() -> None:
