@@ -28,24 +28,11 @@ from .helpers import (
 
 BERT, GPT_OSS = BY_NAME["bert"], BY_NAME["gpt-oss"]
 OTHERS = {"sparsemax": {}, "entmax": {"alpha": 1.5}, "r-softmax": {"r": 0.3}}
-LATENT = {"q_lora_rank": 8, "o_lora_rank": 8, "o_groups": 2}
-EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
-# of each family that passes s_aux alone: its class and config
+# classes that pass s_aux in all of their layers and in some: their config
 OWN = {
     "GptOssModel": GPT_OSS.config,
-    "FlintModel": {**LLAMA, "head_dim": 8, "sliding_window": 4},
-    "GraniteSWAModel": {**LLAMA, "sliding_window": 4},
-    "GraniteMoeSWAModel": {**LLAMA, **EXPERTS, "sliding_window": 4},
     "MiMoV2FlashModel": {**LLAMA, "head_dim": 8, "v_head_dim": 4, "sliding_window": 4,
                          "layer_types": ["full_attention", "sliding_attention"]},
-    "OpenAIPrivacyFilterModel": {**LLAMA, **EXPERTS, "head_dim": 8, "sliding_window": 4},
-    "DeepseekV4Model": {**LLAMA, **LATENT, **EXPERTS, "num_hidden_layers": 3, "head_dim": 8,
-                        "index_n_heads": 2, "index_head_dim": 8, "index_topk": 2,
-                        "sliding_window": 4,
-                        "layer_types": ["sliding_attention", "compressed_sparse_attention",
-                                        "heavily_compressed_attention"],
-                        "compress_rates": {"compressed_sparse_attention": 2,
-                                           "heavily_compressed_attention": 4}},
 }  # fmt: skip
 
 
