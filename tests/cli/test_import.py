@@ -113,17 +113,3 @@ def test_no_module(command, capsys: pytest.CaptureFixture[str]) -> None:
     word = {main: "mappings", glue: "train"}[command]
     said = refusal(command, capsys, word, "--import")
     assert "argument --import: expected one argument; see " in said
-
-
-@pytest.mark.parametrize("command", ["mappings", "inspect", "compare", "convert"])
-def test_help_tells_of_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    assert "--import MODULE" in capsys.readouterr().out
-
-
-def test_help_of_commands_with_files(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("train", "sweep", "report"):
-        with pytest.raises(SystemExit):
-            glue([command, "--help"])
-        assert "--import MODULE" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 from sparse_attn import cli, patched
 from sparse_attn.comparison import comparison
 from sparse_attn.comparison.page import NOT_JUDGED, make_page, notes
-from sparse_attn.comparison.windows import Window, cut_windows, hide_numbers, starts
+from sparse_attn.comparison.windows import Window, cut_windows, hide_numbers
 from sparse_attn.reports import bootstrap
 from tests.commands import refusal
 from tests.comparison.running import Models, compared
@@ -129,14 +129,6 @@ def test_needles(long_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert record["softmax"] == 1
 
 
-def test_starts() -> None:
-    assert starts(10, 4, 3, None) == [0, 3, 6]
-    assert starts(10, 4, 3, 2) == [0, 6]
-    assert starts(100, 10, 10, 4) == [0, 30, 60, 90]
-    assert starts(3, 4, 1, None) == []
-    assert starts(10, 4, 3, 1) == [0]
-
-
 def test_windows_score_each_token_once_and_start_alike() -> None:
     windows = cut_windows(range(20), [99], 6, 2, None)
     assert all(w.ids[0] == 99 and len(w.ids) == 6 for w in windows)
@@ -173,14 +165,6 @@ def test_depth_is_not_confounded_with_the_window(count: int) -> None:
     length = max(depths)
     assert np.diff(sorted(depths)) == pytest.approx(length / (count - 1), abs=1)
     assert abs(np.corrcoef(range(count), depths)[0, 1]) < 0.2
-
-
-def test_few_windows_score_alike() -> None:
-    """The first has no long context to score its other tokens with."""
-    few = cut_windows(range(100), [], 20, 5, 4)
-    assert [window.scored for window in few] == [5] * 4
-    every = cut_windows(range(100), [], 20, 5, None)
-    assert [window.scored for window in every] == [19] + [5] * 16
 
 
 def test_wrong_input(models: Models, long_text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,7 @@ PATCHES: dict[str, Callable[[Any], Any]] = {
     "attention": lambda model: patch_model(model, "r-softmax", r=0.3),
     "sink": lambda model: patch_model(model, "scaled-entmax", alpha=1.5, sink=0.5),
     "learned": learned,
+    "by query": lambda model: patch_model(model, "scaled-entmax", alpha=1.5, per="query"),
     "LM head": lambda model: patch_lm_head(model, "entmax", alpha=1.5),
     "multi-label head": lambda model: patch_multilabel_head(
         model, "sparsemax", loss="sparsegen-hinge"

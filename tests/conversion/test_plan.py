@@ -169,10 +169,3 @@ def test_a_value_beyond_the_dial_is_reached(model: PreTrainedModel, batches: lis
     plan.apply(copy)
     set_dials(copy, plan, 1.0)
     assert attention_layers(copy)[0].module.sparse_attn.t == 1000.0
-
-
-def test_a_plan_survives_json(model: PreTrainedModel, batches: list[Batch]) -> None:
-    import json
-
-    plan = make_plan(model, Mapping("entmax"), batches, target=0.5)
-    assert Plan.read(json.loads(json.dumps(plan.write()))) == plan

@@ -35,12 +35,18 @@ SAMPLE = [
     ("aria", "AriaModel", "refused"),
     ("bigbird_pegasus", "BigBirdPegasusModel", "refused"),
     ("bridgetower", "BridgeTowerModel", "refused"),
+    ("chameleon", "ChameleonModel", "refused"),
+    ("git", "GitModel", "refused"),
+    ("kosmos-2.5", "Kosmos2_5Model", "refused"),
     ("nllb-moe", "NllbMoeModel", "refused"),
     ("pegasus_x", "PegasusXModel", "refused"),
     ("siglip_vision_model", "SiglipVisionModel", "refused"),
     ("deepseek_v32", "DeepseekV32Model", "refused at the call"),
     ("canary", "CanaryModel", "accepted"),
     ("doge", "DogeModel", "accepted"),
+    ("flint", "FlintModel", "accepted"),
+    ("granitemoe_swa", "GraniteMoeSWAModel", "accepted"),
+    ("openai_privacy_filter", "OpenAIPrivacyFilterModel", "accepted"),
     ("llava", "LlavaModel", "accepted"),
     ("hy_v4", "HYV4Model", "refused"),
     ("deepseek_v4", "DeepseekV4Model", "accepted"),
@@ -72,6 +78,7 @@ def test_sample(kind: str, cls: str, verdict: str) -> None:
     row = trial(kind, cls)
     check(row)
     assert row.verdict == verdict, row
+    assert row.record() == recorded().get(kind, {}).get(cls, row.record())
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -81,24 +81,6 @@ def test_evaluation_gives_the_gradient_of_hidden_only():
         head.step(0.1)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("training", [True, False])
-def test_without_grad_mode_the_loss_alone_is_worked_out(objective, mode, training, monkeypatch):
-    head, (hidden, targets) = make(objective, bias=True), batch()
-    expected = head(hidden, targets).detach()
-    head.train(training)
-
-    def fail(*args, **options):
-        raise AssertionError("gradients were asked for")
-
-    monkeypatch.setattr(torch.autograd, "grad", fail)
-    with mode():
-        loss = head(hidden, targets)
-    assert not loss.requires_grad
-    assert torch.equal(loss, expected)
-
-
 # Copies and changes of the weights
 
 

@@ -34,24 +34,6 @@ def test_dead_start():
 # In and out
 
 
-def test_loading_and_refreshing_work_out_the_products():
-    """Which a step only updates, with its rounding errors."""
-    head = make(bias=True)
-    head(*batch()).backward()
-    head.step(0.3)
-    refreshed, loaded = head.W, torch.randn(VOCAB, HIDDEN + 1)
-    head.matrix.Q.add_(0.1)
-    head.matrix.w_bar.add_(0.1)
-    for change, weight in (
-        (head.matrix.refresh, refreshed),
-        (lambda: head.load_weight(loaded[:, :-1], loaded[:, -1]), loaded),
-    ):
-        change()
-        torch.testing.assert_close(head.W, weight)
-        torch.testing.assert_close(head.matrix.Q, weight.T @ weight)
-        torch.testing.assert_close(head.matrix.w_bar, weight.sum(0))
-
-
 def test_state_dict_goes_on_bit_by_bit():
     head = make("taylor", bias=True)
     head(*batch()).backward()

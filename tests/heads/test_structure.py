@@ -9,7 +9,6 @@ from torch import nn
 from sparse_attn import Mapping
 from sparse_attn.heads import (
     AdaptiveHead,
-    Head,
     LinearHead,
     MixtureHead,
     MultiLabelHead,
@@ -24,11 +23,8 @@ from tests.heads.plain import (
     VOCAB,
     WORDS,
     Problem,
-    adaptive_head,
     assert_same,
     gradients,
-    linear_head,
-    mixture_head,
     random_hidden,
     random_targets,
     randomise,
@@ -106,24 +102,6 @@ def test_mapping_parameters_stay_in_float32_in_a_half_precision_head(case):
     head = LinearHead(HIDDEN, VOCAB, case.mapping).to(torch.bfloat16)
     assert head.weight.dtype == torch.bfloat16
     assert {p.dtype for p in head.mapping.parameters()} == {torch.float32}
-
-
-@pytest.mark.parametrize("make", [linear_head, mixture_head, adaptive_head])
-def test_a_state_dict_loads_into_another_head(make):
-    one, other = (make(BY_NAME["sigsoftmax"]) for _ in range(2))
-    hidden = random_hidden(3)
-    assert not torch.equal(other.log_prob(hidden), one.log_prob(hidden))
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(other.log_prob(hidden), one.log_prob(hidden))
-
-
-def test_a_head_without_its_loss_cannot_be_made():
-    class Half(Head):
-        def log_prob(self, hidden):
-            return hidden
-
-    with pytest.raises(TypeError, match="token_losses"):
-        Half(2, 3, "softmax")
 
 
 # Ties

@@ -1,7 +1,5 @@
 """What attention, schedules, loading, heads and export refuse."""
 
-import json
-
 import torch
 from transformers import AutoModel, BertConfig
 
@@ -69,17 +67,9 @@ def attention(mask, **more):
     return sparse_attention(layer, query, query, query, mask, **more)
 
 
-def malformed(says, change):
-    """A saved model whose config was edited."""
-
-    def load(folder):
-        patch_model(BERT.build(), "r-softmax").save_pretrained(folder)
-        config = json.loads((folder / "config.json").read_text())
-        change(config["sparse_attn"], *config["sparse_attn"]["mappings"].values())
-        (folder / "config.json").write_text(json.dumps(config))
-        AutoModel.from_pretrained(folder)
-
-    return Wrong(f"from_pretrained: {says}", load, ValueError, says)
+def load_plain(folder):
+    BERT.build().save_pretrained(folder)
+    load_pretrained(AutoModel, folder)
 
 
 def loaded(says, error, *arguments, **more):
@@ -155,11 +145,7 @@ ROWS = [
         r"weights: shape \(2,\)",
         lambda: patch_model(BERT.build(), "weighted-softmax", weights=[1.0, 2.0])(tokens()),
     ),
-    malformed("with version", lambda entry, *tables: entry.pop("version")),
-    malformed("restore config.json", lambda entry, *tables: entry.update(mappings=None)),
-    malformed("'params'", lambda entry, table, _: table.pop("params")),
-    malformed("per='galaxy'", lambda entry, table, _: table.update(per="galaxy")),
-    malformed("q=1: unknown", lambda entry, table, _: table.update(params={"q": 1})),
+    Wrong("load_pretrained: a plain model", load_plain, ValueError, "has neither"),
     loaded("cls='/tmp'.*before the path", TypeError, "/tmp", AutoModel),
     loaded("path='/nowhere'", ValueError, AutoModel, "/nowhere"),
     loaded("path=None", TypeError, BERT.build(), None),

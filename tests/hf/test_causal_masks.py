@@ -81,20 +81,6 @@ def test_a_mask_that_the_model_changes(seen: Any, in_place: bool, mode: Any) -> 
             torch.testing.assert_close(found, run("llama", attention_mask=own))
 
 
-def test_a_mask_of_other_keys(seen: Any) -> None:
-    """A mask for nine queries, marked as causal or not, is no mask of eight."""
-    module = torch.nn.Module()
-    mask = attention.sparse_attention_mask(
-        batch_size=1, q_length=9, kv_length=9, allow_is_causal_skip=True
-    )
-    assert mask is not None
-    query, key = torch.randn(1, 2, 9, 4), torch.randn(1, 2, 9, 4)
-    assert attention._split_mask(module, query, key, mask, None) == (None, None, True)
-    with pytest.raises(ValueError, match=r"\(1, 2, 8, 9\) or 1 for some"):
-        attention._split_mask(module, query[:, :, :8], key, mask, None)
-    assert attention._split_mask(module, query[:, :, :8], key, mask[:, :, :8], None)[0] is not None
-
-
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("padded", [True, False])
 def test_compiled(padded: bool, whole: bool) -> None:

@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from sparse_attn import Mapping, patch_model
-from sparse_attn.kernels import dispatch
-from sparse_attn.kernels.inputs import AttentionInputs
 
 from .families import BY_NAME, LLAMA, Family, tokens
 from .helpers import gradients
@@ -71,28 +69,6 @@ def test_a_loss_of_the_weights_reaches_the_layers():
     assert (expected[slope] - without[slope]).abs().max() > 1e-3 * without[slope].abs().max()
     checkpoint(model, reentrant=False)
     assert_same(trained(model, ids, weight=10.0), expected)
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_recomputed_layer_runs_the_same_implementation(reentrant, monkeypatch):
-    chosen, choose = [], dispatch.choose
-    monkeypatch.setattr(
-        dispatch, "choose", lambda *args: chosen.append(choose(*args)) or chosen[-1]
-    )
-    model = patch_model(BY_NAME["gpt2"].build().train(), "sparsemax")
-    checkpoint(model, reentrant)
-    model(input_ids=tokens(), output_attentions=True).last_hidden_state.sum().backward()
-    one = torch.ones(1, 1, 1, 1)
-    fastest = choose(AttentionInputs(one, one, one, Mapping("sparsemax")))
-    assert chosen == [fastest] * 4  # two layers, twice
-
-
-def test_weights_are_part_of_the_graph():
-    model = patch_model(BY_NAME["gpt2"].build().train(), "sparsemax")
-    output = model(input_ids=tokens(), output_attentions=True)
-    output.attentions[0].retain_grad()
-    output.last_hidden_state.square().sum().backward()
-    assert output.attentions[0].grad.any()
 
 
 def test_a_second_derivative_needs_a_hook_on_the_mapping():

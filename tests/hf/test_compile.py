@@ -13,13 +13,12 @@ from sparse_attn import SparsitySchedule, patch_model
 from tests.kernels.compiling import stubbed
 from tests.marks import first, soak
 
-from .families import BY_NAME, FAMILIES, padding, text_inputs, tokens
+from .families import BY_NAME, FAMILIES, padding, tokens
 from .helpers import (
     MAPPINGS,
     SINKS,
     assert_near,
     gradients,
-    jitter,
     learned,
     mapping_id,
     patch,
@@ -206,50 +205,6 @@ def test_dynamic_shapes_compile_at_most_twice(name, mapping, learn, backend):
         expected = family.hidden(model, inputs)
         assert_near(family.hidden(fast, inputs), expected, 1e-5)
     assert counter.frame_count <= 2
-
-
-@pytest.mark.slow
-def test_several_mappings_compile_in_one_graph_with_gradients():
-    model = patch_model(BERT.build(num_hidden_layers=3), "t-softmax", learn="t", per="head")
-    patch_model(model, "r-softmax", r=[0.1, 0.2, 0.3, 0.4], per="head", layers=[1])
-    patch_model(model, "plif", knots=10, layers=[2])
-    jitter(model)
-    fast, counter = compiled(model, "aot_eager")
-    plain = trained(model, model)
-    traced = trained(fast, model)
-    for name, gradient in plain.items():
-        torch.testing.assert_close(traced[name], gradient, rtol=1e-4, atol=1e-5)
-    assert counter.frame_count == 1
-
-
-def trained(call, model):
-    """The gradient of every parameter, those of the mappings among them."""
-    torch.manual_seed(0)
-    model.zero_grad()
-    call(**text_inputs()).last_hidden_state.square().mean().backward()
-    found = gradients(model)
-    assert learned(model).keys() <= found.keys()
-    return found
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("name", ["bert", "llama", "gpt2", "gpt-oss"])
-def test_gradient_checkpointing_changes_nothing(name, reentrant):
-    family = BY_NAME[name]
-    model = patch_model(family.build(), "t-softmax", t=1.2, learn="t").train()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    expected = trained(model, model)
-    checkpoint(model, reentrant)
-    calls = []
-    layer = next(m for n, m in model.named_modules() if n.endswith(".sparse_attn"))
-    layer.register_forward_hook(lambda *_: calls.append(1))
-    actual = trained(model, model)
-    assert len(calls) == 2  # once forward, once more for the gradient
-    assert actual.keys() == expected.keys()
-    for key, gradient in actual.items():
-        torch.testing.assert_close(gradient, expected[key])
 
 
 def test_checkpointed_layers_take_a_tensor():

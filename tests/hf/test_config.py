@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from peft import AdaptionPromptConfig, LoraConfig, get_peft_model
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoModel, BertForSequenceClassification, BertModel
 
@@ -207,15 +207,3 @@ def test_a_module_that_came_later_and_computes_its_own_softmax_is_refused():
     model.encoder.layer[0].attention.output = nn.MultiheadAttention(8, 2)
     with pytest.raises(ValueError, match=r"computes softmax in encoder\.layer\.0\.att"):
         model(**BERT.inputs())
-
-
-@peft_warns
-def test_an_adaption_prompt_in_a_patched_model_is_refused():
-    """Its attention adds a softmax of its own; PEFT calls `model.forward`."""
-    family = BY_NAME["llama"]
-    adapter = AdaptionPromptConfig(adapter_len=4, adapter_layers=2, task_type="CAUSAL_LM")
-    model = get_peft_model(patch_model(family.build("LlamaForCausalLM"), "sparsemax"), adapter)
-    ids = family.inputs()["input_ids"]
-    for call, options in ((model, {}), (model.generate, {"max_new_tokens": 1})):
-        with pytest.raises(ValueError, match=r"computes softmax in .*self_attn"):
-            call(input_ids=ids, **options)

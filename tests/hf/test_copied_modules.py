@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModel
 
 from sparse_attn import patch_lm_head, patch_model, patch_multilabel_head
-from sparse_attn.inspection import record_attention
 
 from .families import BY_NAME
 from .helpers import learning
@@ -49,12 +48,3 @@ def test_a_student_with_the_config_of_its_teacher_comes_back(tmp_path):
         student.encoder.layer[i] = copy.deepcopy(teacher.encoder.layer[j])
     student.save_pretrained(tmp_path)
     assert torch.equal(BERT.hidden(AutoModel.from_pretrained(tmp_path)), BERT.hidden(student))
-
-
-def test_a_recorded_model_is_saved_as_a_plain_one(tmp_path):
-    model = BERT.build("BertForSequenceClassification")
-    with record_attention(model):
-        model.save_pretrained(tmp_path / "whole")
-        model.bert.save_pretrained(tmp_path / "part")
-    for folder in ("whole", "part"):
-        assert BERT.hidden(AutoModel.from_pretrained(tmp_path / folder)).isfinite().all()

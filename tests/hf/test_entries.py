@@ -3,20 +3,12 @@
 import copy
 
 import pytest
-from transformers import AutoModel
 
-from sparse_attn import (
-    Mapping,
-    load_pretrained,
-    patch_lm_head,
-    patch_model,
-    patch_multilabel_head,
-    unpatch_model,
-)
+from sparse_attn import Mapping, patch_lm_head, patch_model, patch_multilabel_head
 from sparse_attn.heads import LinearHead, MixtureHead
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.config import HEAD, MULTILABEL
-from sparse_attn.mappings import MappingSpec, ParameterSpec, register_mapping, registry
+from sparse_attn.mappings import register_mapping, registry
 from sparse_attn.mappings.registry import _SPECS
 from tests.marks import first
 
@@ -102,17 +94,6 @@ def test_only_whole_numbers_of_components_and_layers(number):
         patch_model(BERT.build("BertModel"), "sparsemax", layers=[number])
 
 
-def test_the_config_of_a_plain_model_is_refused(tmp_path):
-    model = patch_model(BERT.build(), "sparsemax")
-    model.save_pretrained(tmp_path / "patched")
-    config = copy.deepcopy(unpatch_model(model).config)
-    with pytest.raises(ValueError, match=r"the config describes no mapping.*leave config out"):
-        AutoModel.from_pretrained(tmp_path / "patched", config=config)
-    model.save_pretrained(tmp_path / "plain")
-    with pytest.raises(ValueError, match="the one given as config, has neither"):
-        load_pretrained(AutoModel, tmp_path / "plain")
-
-
 @pytest.mark.parametrize("key", [NAME, HEAD, MULTILABEL])
 def test_a_mapping_whose_module_is_not_imported(key, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_SPECS", dict(_SPECS))
@@ -140,20 +121,3 @@ def test_sizes_are_bounded_for_every_mapping_and_head():
             with pytest.raises(ValueError, match=rf"{size}=.* at most 1048576"):
                 make(name, **{size: 2**20 + 1})
     assert len(Mapping("plif", knots=10**6).raw_slopes) == 10**6  # of a published table
-
-
-def test_sizes_are_bounded_for_a_mapping_of_ones_own(monkeypatch):
-    def weights(rows):
-        raise AssertionError(f"{rows} rows were made")
-
-    monkeypatch.setattr(registry, "_SPECS", dict(_SPECS))
-    spec = MappingSpec(
-        name="own-rows",
-        function=lambda z, raw, rows, log=False: z.softmax(-1),
-        options=(ParameterSpec("rows", default=3, low=1, whole=True),),
-        weights=weights,
-        source="test",
-    )
-    register_mapping(spec)
-    with pytest.raises(ValueError, match=r"rows=1000000000: expected at most 1048576"):
-        Mapping("own-rows", rows=10**9)

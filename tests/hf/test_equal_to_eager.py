@@ -3,10 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from sparse_attn import Mapping, patch_model
-from sparse_attn.hf.attention import NAME, sparse_attention, sparse_attention_mask
+from sparse_attn.hf.attention import sparse_attention
 from sparse_attn.kernels import dispatch
 
 from .families import BY_NAME, FAMILIES, HEADS
@@ -106,13 +105,6 @@ def test_layout_of_the_function_contract():
     torch.testing.assert_close(output, expected.flatten(1, 2).transpose(1, 2))
 
 
-def test_names_are_clean_and_in_both_registries():
-    assert AttentionInterface()[NAME] is sparse_attention
-    assert AttentionMaskInterface()[NAME] is sparse_attention_mask
-    for part in ("/", "|", "flash", "sdpa", "flex", "eager", "paged"):
-        assert part not in NAME
-
-
 def test_gpt2_with_its_own_eager_attention_is_patched_too():
     """reorder_and_upcast_attn has a softmax of its own, which eager uses and a patch must not."""
     family = BY_NAME["gpt2"]
@@ -124,10 +116,3 @@ def test_gpt2_with_its_own_eager_attention_is_patched_too():
         output = patch_model(model, "sparsemax")(**family.example, output_attentions=True)
     # 36 of 81 pairs are not causal
     assert all((w[0] == 0).sum() > HEADS * 36 for w in output.attentions)
-
-
-def test_valid_tokens_of_the_table():
-    """The helper that hides padding must not hide a difference: it keeps what it should."""
-    inputs = BY_NAME["wav2vec2"].inputs()
-    output = torch.empty(3, 10, 1)
-    assert BY_NAME["wav2vec2"].valid(inputs, output).sum(-1).tolist() == [10, 7, 3]

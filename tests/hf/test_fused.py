@@ -42,23 +42,6 @@ def test_output_is_that_of_the_reference(mapping, calls):
     assert_near(fused, exact, 5e-6)
 
 
-def test_gradients_are_those_of_the_reference():
-    inputs = BERT.inputs()
-    model = patch_model(BERT.build(), "t-softmax", t=1.5, learn="t", per="head")
-    found = []
-    towards = torch.randn(3, inputs["input_ids"].shape[1], model.config.hidden_size)
-    for options in ({}, {"output_attentions": True}):
-        model.zero_grad()
-        hidden = model(**inputs, **options).last_hidden_state
-        (hidden * towards).sum().backward()
-        found.append(gradients(model))
-    fused, exact = found
-    assert fused.keys() == exact.keys()
-    for name, gradient in fused.items():
-        largest = exact[name].abs().max().clamp(min=0.1)  # of key biases it is 0
-        assert (gradient - exact[name]).abs().max() <= 2e-5 * largest, name
-
-
 def test_a_detached_gradient_is_never_that_of_the_kernels(calls, monkeypatch):
     inputs = BERT.inputs()
     towards = torch.randn(3, inputs["input_ids"].shape[1], BERT.build().config.hidden_size)

@@ -90,16 +90,6 @@ def test_prompt_into_a_long_static_cache_without_mask():
     assert_near(actual, expected, ROUNDING)
 
 
-def test_chunked_prefill_equals_one_prompt():
-    model = patch_model(LLAMA.build(LLAMA.head), "r-softmax", r=0.3)
-    ids = tokens()
-    with torch.no_grad():
-        expected = model(input_ids=ids).logits
-        first = model(input_ids=ids[:, :4], use_cache=True)
-        second = model(input_ids=ids[:, 4:], **{CACHE: getattr(first, CACHE)})
-    assert_near(torch.cat([first.logits, second.logits], dim=1), expected, ROUNDING)
-
-
 def test_packed_sequences_do_not_see_each_other():
     model = patch_model(LLAMA.build(), "r-softmax", r=0.3)
     ids = tokens(rows=1)

@@ -309,18 +309,6 @@ def test_a_whole_of_version_1_of_which_a_part_is_patched(tmp_path):
     assert torch.equal(seen(type(model).from_pretrained(tmp_path)), seen(model))
 
 
-def test_a_model_of_another_ones_config_has_its_own():
-    first = patch_model(llava(), "r-softmax", r=0.3)
-    second = type(first)(first.config)
-    for mapping in mappings_of(second):
-        mapping.set_value("r", 0.6)
-    for model, r in ((first, 0.3), (second, 0.6)):
-        assert {
-            table["params"]["r"] for table in model.config.sparse_attn["mappings"].values()
-        } == {r}
-        assert model.config.text_config is model.model.language_model.config
-
-
 def test_switching_a_loaded_model_raises_at_the_next_call(folders):
     loaded = TASK.from_pretrained(folders["attention"][1])
     loaded.set_attn_implementation("sdpa")

@@ -169,17 +169,6 @@ def test_a_whole_may_be_patched_after_a_part_of_it(name):
     assert fingerprint(model, family) == before
 
 
-def test_models_of_one_class_or_config_do_not_meet():
-    """A patch writes to the config, which a user may have given to two models."""
-    first, other = BERT.build(), BERT.build()
-    same = type(first)(first.config).eval()
-    plain = BERT.hidden(other), BERT.hidden(same)
-    patch_model(first, "sparsemax")
-    assert torch.equal(BERT.hidden(other), plain[0])
-    unpatch_model(first)
-    assert torch.equal(BERT.hidden(same), plain[1])
-
-
 def test_digits_in_a_name_are_no_block_number():
     model = transformers.Wav2Vec2ForCTC(BY_NAME["wav2vec2"].make_config())
     assert [layer.block for layer in attention_layers(model)] == [0, 1]

@@ -1,13 +1,7 @@
-"""Private names of other libraries: each use has its reason, `# private: ...`, and a test.
+"""Private names of other libraries that the package uses: they exist, and hold what it reads."""
 
-A new name comes into `HAVE`, or into `TESTED` if another test fails without it.
-"""
-
-import ast
-import re
 from pathlib import Path
 
-import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
@@ -15,8 +9,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 from transformers.utils import output_capturing
 
-ROOT = Path(__file__).parents[2]
-ROOMS = ("sparse_attn", "glue", "experiments", "benchmarks")
 HOOKS = "_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks"
 ASKED = "_are_functorch_transforms_active _current_graph_task_id _len_torch_function_stack"
 DISPATCH = "_dispatch_key_parse _dispatch_keys _dispatch_tls_local_include_set"
@@ -36,57 +28,6 @@ HAVE = [
     (LlamaForCausalLM, "_keys_to_ignore_on_load_missing"),
     (Trainer, "_get_train_sampler _save_checkpoint"),
 ]
-HERE = "_active_collector _current_level _is_exporting_flag _loss_function _n_gpu"
-TESTED = {
-    "hf/test_private_names.py": HERE,
-    "hf/test_export.py": "_orig_mod",
-    "hf/test_offload.py": "_hf_hook",
-    "hf/test_averages.py": "_is_hf_initialized",
-    "hf/test_refusals.py": "getsource",
-    "integrations/test_lm_eval.py": "_create_model",
-    "integrations/test_servers.py": "co_names",
-}
-# documented in spite of the underscore, argparse's, or part of a text
-PUBLIC = {"_exit", "_fields", "_replace", "_option_string_actions", "_ArgumentGroup"}
-PUBLIC |= {"_ATTENTION", "_codecs", "_kernel", "_loss", "_perplexity", "_reconstruct", "_sparsity"}
-
-
-def defined(node: ast.AST) -> str:
-    match node:
-        case ast.FunctionDef(name) | ast.ClassDef(name) | ast.Name(name, ast.Store()):
-            return name
-        case ast.Attribute(ast.Name("self"), name, ast.Store()):
-            return name
-    return ""
-
-
-def used(node: ast.AST) -> list[str]:
-    match node:
-        case ast.Attribute(attr=name) | ast.alias(name) | ast.ImportFrom(str(name)):
-            return name.split(".")
-        case ast.Constant(str(name)) if name.isidentifier():
-            return [name]
-    return []
-
-
-@pytest.mark.slow
-def test_every_use_has_a_reason() -> None:
-    """Of names that we do not define; an overridden method would count as ours."""
-    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
-    nodes = {path: list(ast.walk(ast.parse(path.read_text()))) for path in files}
-    ours = {defined(node) for path in files for node in nodes[path]} | PUBLIC
-    known = set(" ".join([*(names for _, names in HAVE), *TESTED.values()]).split()) - ours
-    assert all((ROOT / "tests" / file).exists() for file in TESTED)
-    for path in files:
-        lines, first = path.read_text().splitlines(), dict[str, int]()
-        for node in nodes[path]:
-            for name in used(node):
-                if name in known or (re.match("_(?!_|sparse_attn)", name) and name not in ours):
-                    first[name] = min(node.lineno, first.get(name, node.lineno))
-        for name, line in first.items():
-            assert name in known, f"{path}:{line}: {name} is private"
-            near = "\n".join(lines[max(0, line - 8) : line])
-            assert "# private: " in near, f"{path}:{line}: say why {name} is needed"
 
 
 def test_names_exist() -> None:

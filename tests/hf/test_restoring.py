@@ -122,10 +122,3 @@ def test_a_copied_patched_model_still_notices_a_switch():
     with pytest.raises(RuntimeError, match="was changed to 'sdpa'"):
         twin(**BERT.inputs())
     assert NAME not in unpatch_model(twin).config.to_dict()
-
-
-def test_state_dict_goes_from_one_patched_model_to_another():
-    first = learning(BERT.build(), per="head")
-    second = patch_model(BERT.build(seed=1), "t-softmax", learn="t", per="head")
-    second.load_state_dict(first.state_dict())
-    assert torch.equal(BERT.hidden(second), BERT.hidden(first))

@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from sparse_attn import load_pretrained, patch_model, unpatch_model
 from sparse_attn.hf.attention import NAME
 from sparse_attn.hf.patching import is_patched
-from tests.commands import python
 
 from .families import BY_NAME, FAMILIES
 from .helpers import MAPPINGS, jitter, learned, learning, mapping_id, mappings_of, patch
@@ -173,32 +172,3 @@ def test_config_output_attentions_survives(name, tmp_path):
         assert loaded.config.output_attentions is True
         assert not loaded._forward_pre_hooks
         assert (getattr(loaded(**inputs), key)[0][0] > 0).sum() > (expected[0][0] > 0).sum()
-
-
-FRESH = """
-import sys, torch
-from transformers import AutoModel
-folder = sys.argv[1]
-try:
-    AutoModel.from_pretrained(folder + "/model")
-except ValueError as error:
-    print(error)
-assert "sparse_attn" not in sys.modules
-
-import sparse_attn
-model = AutoModel.from_pretrained(folder + "/model")
-with torch.no_grad():
-    torch.save(model(**torch.load(folder + "/inputs.pt")).last_hidden_state, folder + "/outputs.pt")
-"""
-
-
-@pytest.mark.slow
-def test_fresh_process_never_passes_silently_and_loads_the_same(tmp_path):
-    model = learning(BERT.build(), per="head")
-    model.save_pretrained(tmp_path / "model")
-    torch.save(BERT.example, tmp_path / "inputs.pt")
-    printed = python("-c", FRESH, tmp_path)
-    assert f'attn_implementation="{NAME}"` is not supported' in printed
-    with torch.no_grad():
-        expected = model(**BERT.example).last_hidden_state
-    torch.testing.assert_close(torch.load(tmp_path / "outputs.pt"), expected)

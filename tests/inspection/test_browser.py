@@ -22,7 +22,6 @@ from sparse_attn.inspection import (
     text_page,
 )
 from sparse_attn.inspection.long_text.summing import AttentionSum
-from tests.inspection.page_data import Record
 from tests.inspection.tiny import bert
 from tests.watched import watched
 
@@ -180,37 +179,6 @@ def test_text_is_shown_as_text(shown: Shown) -> None:
     assert shown.page.locator("img").count() == 0
     shown.page.set_viewport_size({"width": 390, "height": 900})
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-@pytest.mark.slow
-def test_a_strip_is_blank_where_p_is_zero(browser: Any, tmp_path: Path) -> None:
-    p = torch.tensor([0.0, 1e-30, 1 - 1e-7]).expand(1, 1, 3, 3)
-    html = attention_page({"one side": Record([p])}, ["a", "b", "c"])
-    with opened(browser, tmp_path, html) as page:
-        opacity = page.locator("#heads canvas").evaluate(
-            """c => { const line = c.getContext("2d").getImageData(0, 2, c.width, 1).data;
-              const middle = (key) => Math.round((key + 0.5) * c.width / 3);
-              return [0, 1, 2].map((key) => line[4 * middle(key) + 3] / 255) }"""
-        )
-        assert opacity == [0, pytest.approx(0.2, abs=0.01), pytest.approx(1, abs=0.01)]
-        assert chips(page, 0).locator(".p").all_inner_texts() == ["0", "<.01", "1.00"]
-
-
-@pytest.mark.slow
-def test_heads_that_differ_and_rows_that_do_not_sum_to_one(browser: Any, tmp_path: Path) -> None:
-    p = torch.tensor([[0.5, 0.0], [2.0, 0.25]])
-    record = Record([p.expand(1, heads, 2, 2) for heads in (3, 2)], mappings=["relu", "relu"])
-    html = attention_page({"a": record, "b": record}, ["a", "b"], special_mask=[0, 1])
-    with opened(browser, tmp_path, html) as page:
-        choose(page, 0, 2)
-        page.click("#layer button[aria-label^=next]")
-        assert chosen(page)[:2] == ("1", "1")  # the last head of this layer
-        headings = page.locator("#heads thead th").all_inner_texts()
-        assert headings[2:6] == ["kept", "entropy", "mass", "special"]
-        for query, cells in enumerate((["1/2", "0", "0.50", "0"], ["2/2", "0.35", "2.25", "0.25"])):
-            chips(page, 0).nth(query).click()
-            line = page.locator("#heads tbody tr").first
-            assert line.locator("td").all_inner_texts()[1:] == cells
 
 
 def downloaded(page: Any, button: str) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from transformers import (
     PreTrainedTokenizerFast,
     T5Config,
     T5Model,
-    dynamic_module_utils,
 )
 
 from sparse_attn import patch_model
@@ -294,31 +292,3 @@ def test_a_page_is_replaced_only_by_force(
     assert not link.is_symlink()
     # what the link pointed to is as it was
     assert mine.read_text() == "mine"
-
-
-def test_code_of_a_model_runs_only_when_asked(
-    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, ran = shutil.copytree(bert, tmp_path / "remote"), tmp_path / "ran"
-    config = json.loads((folder / "config.json").read_text())
-    own = {"AutoConfig": "own_code.OwnConfig", "AutoModel": "own_code.OwnModel"}
-    (folder / "config.json").write_text(
-        json.dumps({**config, "model_type": "own", "auto_map": own})
-    )
-    (folder / "own_code.py").write_text(
-        f"""
-from pathlib import Path
-from transformers import BertConfig, BertModel
-Path({str(ran)!r}).touch()
-class OwnConfig(BertConfig):
-    model_type = "own"
-class OwnModel(BertModel):
-    config_class = OwnConfig
-"""
-    )
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert "--trust_remote_code" in refused(capsys, folder, TEXT)
-    assert not ran.exists()
-    assert Page(inspected(folder, TEXT, "--trust_remote_code")).data["layers"]
-    assert ran.exists()

@@ -115,16 +115,6 @@ def test_what_is_no_mapping(text: str, says: str) -> None:
         parse_mappings(text, "--mappings")
 
 
-@pytest.mark.parametrize("command", [[], ["mappings"], ["inspect"]])
-def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([*command, "--help"])
-    assert stopped.value.code == 0
-    text = capsys.readouterr().out
-    assert all(name in text for name in command or ["mappings", "inspect"])
-    assert not command or f"sparse-attn {command[0]} " in text.split("examples:")[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

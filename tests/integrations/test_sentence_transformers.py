@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
 
-from sparse_attn import convert, patch_model, patched, unpatch_model
+from sparse_attn import convert, patch_model
 from tests.commands import python
 from tests.comparison.running import texts
-from tests.hf.helpers import jitter, peft_warns
+from tests.hf.helpers import jitter
 
 package = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers")
 from sentence_transformers import (  # noqa: E402
@@ -57,15 +56,6 @@ print(SentenceTransformer({str(tmp_path)!r}, device="cpu").encode({TEXTS}).tolis
 """
     there = json.loads(python("-c", program, env={"HF_HUB_OFFLINE": "1"}))
     assert torch.equal(torch.tensor(there), torch.tensor(expected))
-
-
-def test_unpatched_it_is_saved_as_a_plain_model(plain, tmp_path):
-    expected = plain.encode(TEXTS)
-    with patched(plain, "sparsemax"):
-        assert abs(plain.encode(TEXTS) - expected).max() > 1e-3
-    unpatch_model(patch_model(plain, "sparsemax"))
-    plain.save_pretrained(str(tmp_path))
-    assert (SentenceTransformer(str(tmp_path), **OPEN).encode(TEXTS) == expected).all()
 
 
 def test_a_folder_of_transformers_loads(plain, tmp_path):
@@ -129,16 +119,6 @@ def test_the_trainer_trains_it_resumes_and_loads_the_best(learned, models, tmp_p
     patch_model(resumed, "t-softmax", t=2.0, learn="t", per="head")
     assert train(resumed, resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == best
     assert abs(resumed.encode(TEXTS) - learned.encode(TEXTS)).max() < 1e-6
-
-
-@peft_warns
-def test_merged_adapters_are_saved(learned, tmp_path):
-    adapter = LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
-    learned[0].model = get_peft_model(learned[0].model, adapter)
-    learned[0].model = learned[0].model.merge_and_unload()
-    learned.save_pretrained(str(tmp_path / "merged"))
-    loaded = SentenceTransformer(str(tmp_path / "merged"), **OPEN)
-    assert (loaded.encode(TEXTS) == learned.encode(TEXTS)).all()
 
 
 def test_inputs_without_padding_are_understood(plain, monkeypatch):

@@ -152,16 +152,6 @@ def test_a_server_that_reads_configs_in_another_way_is_told(
         register()
 
 
-def test_a_parser_that_returns_something_else_is_told(
-    server: str, register: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = stand_in(server, monkeypatch, "AutoConfig.from_pretrained(model)", "object()")
-    register()
-    bert().save_pretrained(tmp_path)
-    with pytest.raises(RuntimeError, match="reads configs in another way"):
-        module.get_config(str(tmp_path), False)
-
-
 def test_without_the_server(register: Any, server: str) -> None:
     with pytest.raises(RuntimeError, match="reads configs in another way") as raised:
         register()
@@ -173,12 +163,3 @@ def test_continuous_batching_raises() -> None:
     model = patch_model(GPT2LMHeadModel(config).eval(), "sparsemax")
     with pytest.raises(ValueError, match=r"paged.sparse_attn\W+is not|continuous batching"):
         model.generate(torch.tensor([[5, 6]]), max_new_tokens=2, cache_implementation="paged")
-
-
-def test_the_way_transformers_serve_loads_is_patched_where_we_are_imported(tmp_path: Path) -> None:
-    model = patch_model(bert(), "sparsemax").eval()
-    model.save_pretrained(tmp_path)
-    served = BertForMaskedLM.from_pretrained(tmp_path, attn_implementation=None).eval()
-    ids = torch.tensor([[5, 6, 7]])
-    with torch.no_grad():
-        assert torch.equal(served(ids).logits, model(ids).logits)

@@ -1,7 +1,6 @@
 """Records beside programs of their own: each text alone, weights in full, NumPy and SciPy."""
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,13 @@ import pytest
 import scipy.spatial
 import scipy.stats
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from sparse_attn import convert, load_pretrained, patch_model
-from sparse_attn.comparison import reader
-from sparse_attn.comparison.data import Data
-from sparse_attn.conversion import inputs
 from sparse_attn.conversion.inputs import read_inputs
 from sparse_attn.hf.layers import attention_layers
 from tests.comparison.running import Models, pair_file, text_file, texts
-from tests.conversion.command.running import QUICK, SPARSE, TEXTS, converted, parse
+from tests.conversion.command.running import SPARSE, TEXTS, converted, parse
 
 # not among the texts to learn from
 PAIRS = [(f"{a} a", f"{a} b", i % 7) for i, a in enumerate(texts(24))]
@@ -149,71 +145,3 @@ def test_texts_that_are_measured_are_not_learned(tmp_path: Path) -> None:
     words = ["model", "--texts", str(path), "--mapping", "entmax", "--out", "out"]
     inputs = read_inputs(parse([*words, "--pairs", str(pair_file(tmp_path, pairs))]))
     assert [text for (text,) in inputs.texts] == [*found, "a third, longer"]
-
-
-def test_columns_of_other_names(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
-    rows = [f"{text} {n},other {n},{n % 2}" for n, text in enumerate(texts(100))]
-    table.write_text("\n".join(["a,b,word", *rows]))
-    words = ["model", "--mapping", "entmax", "--out", "out", "--text_columns", "a,b"]
-    words += ["--label_column", "word"]
-    measured = tmp_path / "measured.csv"
-    measured.write_text("\n".join(["a,b,word", *rows[:10]]))
-    inputs = read_inputs(parse([*words, "--texts", str(table), "--task", str(measured)]))
-    assert len(inputs.data.inputs) == 10
-    assert len(inputs.texts) == 90
-    assert not {*inputs.texts} & {*inputs.data.inputs}
-    with pytest.raises(ValueError, match="leaves 0 texts to learn from"):
-        read_inputs(parse([*words, "--texts", str(table), "--task", str(table)]))
-    # the columns of pairs are not those of single texts
-    singles = text_file(tmp_path, texts(70))
-    inputs = read_inputs(parse([*words, "--texts", str(singles), "--pairs", str(table)]))
-    assert inputs.data.inputs[100] == ("other 0",)
-    assert len(inputs.texts) == 70
-
-
-def test_texts_are_measured_as_long_as_they_are_learned(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (inputs, reader):
-        monkeypatch.setattr(module, "LONGEST", 16)
-    words = [str(models.causal), *SPARSE, "--out", str(tmp_path / "out")]
-    words += ["--texts", str(text_file(tmp_path, texts(80)))]
-    data = Data([], "")
-    for length, limit in ((8, 16), (40, 40), (64, 64)):
-        options = parse([*words, "--max_length", str(length)])
-        assert inputs.read_model(options, data).limit == limit
-    with pytest.raises(ValueError, match=r"--max_length 65: .* reads at most 64 tokens"):
-        inputs.read_model(parse([*words, "--max_length", "65"]), data)
-
-
-def test_perplexity_of_a_causal_model(models: Models, tmp_path: Path) -> None:
-    out, folder = tmp_path / "out", models.causal
-    record = converted(folder, out, "--mapping", "r-softmax:r=0.4", *QUICK)
-    held = [text for (text,) in read_inputs(parse(options_of(record, out))).data.inputs]
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    found = []
-    healed = load_pretrained(AutoModelForCausalLM, out / "model").eval()
-    for model in (AutoModelForCausalLM.from_pretrained(folder).eval(), healed):
-        nll = count = 0
-        for line in held:
-            inputs = tokenizer(line, return_tensors="pt")
-            words = inputs["input_ids"].shape[1] - 1
-            with torch.no_grad():
-                nll += float(model(**inputs, labels=inputs["input_ids"]).loss) * words
-            count += words
-        found.append(np.exp(nll / count))
-    *_, row = record["mappings"]
-    assert record["metric"] == "perplexity"
-    assert [record["softmax"], row["quality"]] == pytest.approx(found, rel=1e-4)
-    assert record["softmax"] != pytest.approx(row["quality"], rel=1e-3)
-    assert healed.config.pad_token_id == AutoConfig.from_pretrained(folder).pad_token_id
-    # r = 0.4 drops more in short rows, where a key is a larger share
-    assert 0.4 < row["zeros"] < 0.6
-
-
-def options_of(record: dict[str, Any], out: Path) -> list[str]:
-    """The words of its command, where the files lie."""
-    _, _, _, *words = shlex.split(record["command"])
-    words[words.index("--texts") + 1] = str(out.parent / "texts.txt")
-    return ["model", *words]
