@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -11,9 +11,8 @@ from typing import Any, Self
 from sparse_attn.engine.sweep.plan import Cell, SweepPlan
 from sparse_attn.engine.sweep.records import Record, Stage, read_records
 from sparse_attn.reports import text
+from sparse_attn.reports.measures import Value
 from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
-
-Value = Callable[[dict[str, Any]], float | None]  # None if the run has no value
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,22 @@ class Results:
         """Number of diverged final runs."""
         return ended(self.counting(cell))["diverged"]
 
+    def scored(self, cell: Cell) -> dict[int, Record]:
+        """The finished final runs, by seed."""
+        return {record.index: record for record in self.counting(cell) if record.results}
+
+    def runs(self, cell: Cell) -> dict[int, dict[str, Any]]:
+        """Results of the finished final runs, by seed."""
+        found = self.scored(cell).items()
+        return {seed: record.results for seed, record in found if record.results}
+
     def finished(self, cell: Cell) -> list[dict[str, Any]]:
         """Results of the finished final runs."""
-        return [record.results for record in self.counting(cell) if record.results]
+        return list(self.runs(cell).values())
 
     def by_seed(self, cell: Cell, value: Value) -> dict[int, float]:
         """A value by seed, for the final runs that have it."""
-        counting = self.counting(cell)
-        found = {record.index: value(record.results) for record in counting if record.results}
+        found = {seed: value(results) for seed, results in self.runs(cell).items()}
         return {seed: float(value) for seed, value in found.items() if value is not None}
 
     def spread(self, cell: Cell, value: Value) -> Estimate | None:
@@ -110,14 +117,6 @@ class Results:
     def difference(self, cell: Cell, base: Cell, value: Value) -> Difference | None:
         """Difference of two cells over their common seeds."""
         return paired(self.by_seed(cell, value), self.by_seed(base, value))
-
-    def against(self, base: str, value: Value) -> dict[Cell, Difference | None]:
-        """Difference of every cell with final runs from the mapping `base` on the same task."""
-        return {
-            (task, mapping): self.difference((task, mapping), (task, base), value)
-            for task, mapping in self.cells
-            if mapping != base and (task, base) in self.cells and self.counting((task, mapping))
-        }
 
 
 def ended(records: Iterable[Record]) -> Counter[str]:
