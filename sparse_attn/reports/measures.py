@@ -72,7 +72,7 @@ class Row:
 
     Attributes:
         values: value by seed.
-        compared: whether there is a baseline to compare with; False for the baseline.
+        compared: whether it is another mapping than the baseline.
         difference: from the baseline; None without common seeds.
         holm: its p after Holm's correction over all rows.
     """
@@ -157,9 +157,10 @@ def compare_cells(
     rows = []
     for cell, ours in runs.items():
         base = bases.get(cell)
-        theirs = None if base is None or base == cell else runs.get(base)
-        found = None if theirs is None else measure.difference(ours, theirs)
-        rows.append(Row(cell, measure, measure.values(ours), theirs is not None, found))
+        compared = base != cell
+        theirs = runs.get(base, {}) if base is not None and compared else {}
+        found = measure.difference(ours, theirs)
+        rows.append(Row(cell, measure, measure.values(ours), compared, found))
     corrected = holm([row.difference and row.difference.p for row in rows])
     return [replace(row, holm=p) for row, p in zip(rows, corrected, strict=True)]
 
@@ -193,7 +194,7 @@ def differences_table(
     further = further or {}
     measure = rows[0].measure
     caption = f"{'More' if measure.better > 0 else 'Less'} is better."
-    if any(row.compared for row in rows):
+    if any(row.difference for row in rows):
         caption += f" Differences from {base} in {measure.unit}."
     if not several:
         caption = f"{measure.note} {caption}".strip()
@@ -212,6 +213,5 @@ def forest_of(rows: Sequence[Row], base: str) -> Figure | None:
     for row in rows:
         if row.difference:
             found[row.cell[0]][row.cell[1]] = row.difference.scaled(row.measure.scale)
-    measure = rows[0].measure
-    label = f"{measure.name}: {measure.unit} above {canvas.name(base)}"
+    label = f"{rows[0].measure.unit} above {canvas.name(base)}"
     return forest(found, label, [row.cell for row in rows if row.significant])

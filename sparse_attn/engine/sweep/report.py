@@ -140,7 +140,8 @@ def _status(results: Results) -> Block:
 def _forest(rows: Sequence[Row], base: str) -> list[Block]:
     figure = forest_of(rows, base)
     caption = "Mean difference with its 95 % interval. Filled: significant after Holm's correction."
-    return [Plot("differences", f"Difference from {base}", caption, figure)] if figure else []
+    title = f"{rows[0].measure.name}: difference from {base}"
+    return [Plot("differences", title, caption, figure)] if figure else []
 
 
 def _counts(results: Results, seeds: int) -> dict[str, Callable[[Cell], str]]:
