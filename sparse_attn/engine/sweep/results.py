@@ -12,7 +12,7 @@ from sparse_attn.engine.sweep.plan import Cell, SweepPlan
 from sparse_attn.engine.sweep.records import Record, Stage, read_records
 from sparse_attn.reports import text
 from sparse_attn.reports.measures import Value
-from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
+from sparse_attn.reports.seed_statistics import Estimate, estimate
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,6 @@ class Results:
         """The final runs: with the chosen setting, or all if nothing is chosen."""
         return self.of_stage(cell, "final", "grid")
 
-    def diverged(self, cell: Cell) -> int:
-        """Number of diverged final runs."""
-        return ended(self.counting(cell))["diverged"]
-
     def scored(self, cell: Cell) -> dict[int, Record]:
         """The finished final runs, by seed."""
         return {record.index: record for record in self.counting(cell) if record.results}
@@ -113,10 +109,6 @@ class Results:
         """Format `spread` by a `str.format` pattern; n/a without values."""
         found = self.spread(cell, value)
         return text.MISSING if found is None else found.text(pattern)
-
-    def difference(self, cell: Cell, base: Cell, value: Value) -> Difference | None:
-        """Difference of two cells over their common seeds."""
-        return paired(self.by_seed(cell, value), self.by_seed(base, value))
 
 
 def ended(records: Iterable[Record]) -> Counter[str]:
