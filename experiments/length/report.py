@@ -7,38 +7,35 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from sparse_attn.engine.sweep.report import report
 from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import canvas, text
-from sparse_attn.reports.page import Block, Heading, Page, Plot, Status, Table
-from sparse_attn.reports.verdicts import Measured, verdict_tables
+from sparse_attn.reports.measures import Measure
+from sparse_attn.reports.page import Page, Plot, Table
 
 BASELINE = "softmax"
 ACCURACY = "Symbols of the queried values that are predicted, in %: mean ± standard deviation."
 
 
 def make_page(results: Results) -> Page:
-    """The report of a sweep."""
-    accuracy = accuracy_table(results)
-    blocks: list[Block] = [accuracy]
+    """Return the report of a sweep."""
+    longest = f"Accuracy in % at {results.sweep.lengths[-1]:,} tokens"
+    figures = []
     if any(map(results.finished, results.cells)):
-        blocks.append(Plot("accuracy", "Accuracy by length", "", _plot(results)))
-    title = f"Accuracy at {results.sweep.lengths[-1]:,} tokens"
-    differences = results.against(BASELINE, lambda run: float(run["score"]))
-    blocks += [
-        *verdict_tables([Measured(title, "points", "{:.1f}", 1, differences)], BASELINE),
-        Heading("Exact zeros"),
-        _table(results, "zeros", "Share of exact zeros in attention, in %."),
-        Heading("Settings"),
-        _settings(results),
-        results.standing,
-        *map(Status, results.left_out),
-    ]
-    return Page("Length generalisation", blocks, [accuracy])
-
-
-def accuracy_table(results: Results) -> Table:
-    """Return the accuracy by length."""
-    return _table(results, "accuracy", ACCURACY)
+        figures.append(Plot("accuracy", "Accuracy by length", "", _plot(results)))
+    return report(
+        results,
+        [Measure(longest, lambda run: run["score"], pattern="{:.1f}")],
+        title="Length generalisation",
+        seeds=results.sweep.seeds,
+        setup=_setup(results),
+        setting=lambda record: f"lr {text.plain(results.sweep.learning_rate)}",
+        figures=figures,
+        tables=[
+            _table(results, "accuracy", ACCURACY),
+            _table(results, "zeros", "Exact zeros in attention, in %."),
+        ],
+    )
 
 
 def _at(key: str, place: int, run: dict[str, Any]) -> float:
@@ -50,28 +47,25 @@ def _table(results: Results, key: str, caption: str) -> Table:
     lengths = results.sweep.lengths
     rows = []
     for cell in results.cells:
-        diverged = results.diverged(cell)
         shown = [results.text(cell, partial(_at, key, i), "{:.1f}") for i in range(len(lengths))]
-        rows.append([f"{cell[1]} ({diverged} diverged)" if diverged else cell[1], *shown])
+        rows.append([cell[1], *shown])
     return Table(caption, ["attention", *(f"{length:,}" for length in lengths)], rows)
 
 
-def _settings(results: Results) -> Table:
+def _setup(results: Results) -> list[list[str]]:
     sweep = results.sweep
-    rows = [
+    return [
         ["tokens of a text in training", str(sweep.train_length)],
         ["symbols", str(sweep.symbols)],
         ["layers, hidden size, heads", f"{sweep.layers}, {sweep.hidden_size}, {sweep.heads}"],
         ["window of layers with positions", str(sweep.window)],
         ["steps", f"{sweep.steps:,}"],
         ["batch size", str(sweep.batch)],
-        ["learning rate", text.plain(sweep.learning_rate)],
+        ["learning rate, not tuned", text.plain(sweep.learning_rate)],
         ["texts of a test", str(sweep.texts)],
         ["seeds", str(sweep.seeds)],
         *([label, _described(config)] for label, config in sweep.attentions.items()),
     ]
-    caption = "The same for all attention functions; the learning rate was not tuned for any."
-    return Table(caption, ["setting", "value"], rows)
 
 
 def _described(attention: Any) -> str:

@@ -32,7 +32,7 @@ def forest(
         return None
     names = list(dict.fromkeys(name for found in shown.values() for name in found))
     looks = canvas.looks(names, None)
-    figure, panels = canvas.panels(list(shown), 0.9 + 0.3 * len(names))
+    figure, panels = canvas.panels([canvas.name(task) for task in shown], 0.9 + 0.3 * len(names))
     for place, (axes, (task, found)) in enumerate(zip(panels, shown.items(), strict=True)):
         axes.axvline(0, color="black", lw=1, ls="--")
         for name, difference in found.items():

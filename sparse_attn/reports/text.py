@@ -15,19 +15,18 @@ def score(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.2f}"
 
 
-def signed(value: float | None) -> str:
-    """Format a difference of shares in points with its sign."""
-    return MISSING if value is None else rounded(100 * value, "{:+.2f}")
-
-
 def rounded(value: float, pattern: str) -> str:
     """Format a number by a `str.format` pattern, without -0."""
     text = pattern.format(value)
     return pattern.format(0.0) if float(text) == 0 else text
 
 
-def interval(low: float, high: float) -> str:
-    return f"[{signed(low)}, {signed(high)}]"
+def interval(ends: tuple[float, float] | None, pattern: str) -> str:
+    """Format both ends by a `str.format` pattern: `[-1.20, +0.30]`."""
+    if ends is None:
+        return MISSING
+    low, high = (rounded(end, pattern) for end in ends)
+    return f"[{low}, {high}]"
 
 
 def probability(value: float | None) -> str:

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import AutoModel
 
 from sparse_attn import Mapping, SparsitySchedule, patch_model, unpatch_model
@@ -71,6 +71,21 @@ def test_other_averages(average):
     assert values(ema) == pytest.approx([0.2625] * 2)  # 0.05, 0.125, 0.2625
     table = next(iter(ema.config.sparse_attn["mappings"].values()))
     assert table["params"]["r"] == pytest.approx(0.2625)
+
+
+def test_an_average_of_learned_and_fixed_values():
+    torch.manual_seed(0)
+    model = patch_model(
+        BY_NAME["bert"].build().eval(), "entmax", per="head", learn="alpha", alpha=1.5,
+        sink=[0.1, 0.2, 0.3, 0.4],
+    )  # fmt: skip
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True)
+    average.update_parameters(model)
+    for mapping in mappings_of(model):
+        mapping.set_value("sink", [1.1, 1.2, 1.3, 1.4])
+    average.update_parameters(model)
+    for sink in values(average, "sink"):
+        assert torch.allclose(sink, torch.tensor([0.6, 0.7, 0.8, 0.9], dtype=sink.dtype))
 
 
 @pytest.mark.slow
@@ -170,3 +185,12 @@ def test_vmap_over_models():
     found = torch.func.vmap(call)(parameters, buffers)
     for output, model in zip(found, models, strict=True):
         assert torch.allclose(output, outputs(model), atol=1e-5)
+
+
+def test_a_change_in_place_before_backward_is_seen():
+    scores = torch.randn(3, 7, requires_grad=True)
+    mapping = Mapping("r-softmax", r=0.3)
+    loss = torch.utils.checkpoint.checkpoint(mapping, scores, use_reentrant=True).square().sum()
+    mapping.load_state_dict(Mapping("r-softmax", r=0.6).state_dict())
+    with pytest.raises(RuntimeError, match="changed between"):
+        loss.backward()

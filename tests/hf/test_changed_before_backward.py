@@ -86,6 +86,23 @@ def test_a_change_before_backward_is_refused(change, reentrant):
 
 
 @reentrant
+def test_backward_after_the_block_is_refused(reentrant):
+    model = built(reentrant)
+    with patched(model, "r-softmax", r=0.5):
+        loss = loss_of(model)
+    with pytest.raises(RuntimeError, match=CHANGED):
+        loss.backward()
+    # and the model works on
+    model.zero_grad()
+    assert len(expected_of(model)) > 0
+    same(model, expected_of(built()))
+    with patched(model, "r-softmax", r=0.5):
+        model.zero_grad()
+        loss_of(model).backward()
+    same(model, expected_of(sparse(r=0.5)))
+
+
+@reentrant
 def test_a_change_that_is_undone_is_none(reentrant):
     """As by a teacher, which is the same model with softmax, between forward and backward."""
     model, expected = sparse(reentrant), expected_of(sparse())
@@ -171,3 +188,8 @@ def test_without_checkpointing_nothing_is_refused():
     set_values(model, 0.7)
     loss.backward()
     same(model, expected_of(sparse()))
+
+
+def test_an_unpatched_model_without_checkpointing_has_no_hook():
+    model = unpatch_model(patch_model(built(), "sparsemax"))
+    assert not any(module._forward_pre_hooks for module in model.modules())

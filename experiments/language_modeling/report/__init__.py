@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.language_modeling.report.plots import PLOTS, plot_differences
+from experiments.language_modeling.config import BASELINE
+from experiments.language_modeling.report.plots import PLOTS
 from experiments.language_modeling.report.runs import cells_of, config_of
 from experiments.language_modeling.report.tables import (
+    head_rows,
     heads_table,
     our_cells,
     published_table,
@@ -14,19 +16,18 @@ from experiments.language_modeling.report.tables import (
     rates_table,
     slopes_table,
 )
+from sparse_attn.engine.sweep.report import NOTES as REPORT_NOTES
+from sparse_attn.engine.sweep.report import T_INTERVAL
 from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import text
-from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Status, Table
+from sparse_attn.reports.measures import forest_of
+from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
 
 NOTES = (
-    "Runs: those that finished; means are over them alone, and flatter where others diverged. sd: "
-    "over seeds, with n - 1.",
-    "Test - softmax: mean over pairs of runs with the same seed, the other one with softmax and "
-    "otherwise, where there is such a run, the same settings. Interval: mean ± t(0.975, n - 1) sd "
-    "/ sqrt(n) of the n differences, each by itself; with three pairs t is 4.3: few seeds show "
-    "large differences only. 80 % power: the true difference that a paired t-test detects with "
-    "this power. p: of a two-sided paired t-test over seeds, corrected for the number of heads "
-    "(Holm 1979). Verdict: significant if p is below 0.05.",
+    *REPORT_NOTES,
+    T_INTERVAL,
+    "Differences: from runs with softmax, the same seed and otherwise the same settings, where "
+    "there are such runs.",
     "Perplexity: exp of the mean negative log-likelihood, <eos> included, first token unscored. "
     "Dynamic: the model goes on learning from the text it has been tested on.",
     "Rank: singular values above sqrt(M + T + 1) / 2 times the largest times 2^-23, of the "
@@ -59,7 +60,7 @@ def make_page(results: Results) -> Page:
     """The report of a sweep or of single runs."""
     tables = published_tables()
     matches = [our_cells(table, row, results) for table in tables for row in table["rows"]]
-    blocks: list[Block] = [*map(Status, results.left_out)]
+    blocks: list[Block] = []
     if results.sweep is not None:
         blocks.insert(0, results.standing)
     tasks = [task for task in results.tasks if cells_of(results, task)]
@@ -88,7 +89,7 @@ def _experiment(results: Results, task: str, published: bool) -> list[Block]:
     blocks: list[Block] = [Heading(task)]
     if not published:
         blocks.append("No published table has these settings: compare the heads among themselves.")
-    if figure := plot_differences(results, task):
+    if figure := forest_of(head_rows(results, task), BASELINE):
         blocks.append(Plot(f"{task}-differences", "Difference from softmax", INTERVALS, figure))
     blocks += [heads_table(results, task), *_setup(results, task)]
     blocks += filter(None, [slopes_table(results, task), rates_table(results, task)])

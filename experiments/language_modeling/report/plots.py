@@ -12,27 +12,10 @@ from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
 
 import experiments.language_modeling.mappings  # noqa: F401  # a label that names one has its colour
 from experiments.language_modeling.config import BASELINE
-from experiments.language_modeling.report.runs import baseline, cells_of, measured
+from experiments.language_modeling.report.runs import cells_of
 from sparse_attn.engine.sweep.plan import Cell
 from sparse_attn.engine.sweep.results import Results
 from sparse_attn.reports import canvas
-from sparse_attn.reports.forest import forest
-from sparse_attn.reports.seed_statistics import Difference
-
-
-def differences(results: Results, task: str) -> dict[str, Difference]:
-    """Return the test perplexity of every head minus that of softmax."""
-    found = {}
-    for cell in cells_of(results, task):
-        base = baseline(results, cell)
-        if base is not None and base != cell:
-            found[cell[1]] = results.difference(cell, base, measured("test_perplexity"))
-    return {head: difference for head, difference in found.items() if difference}
-
-
-def plot_differences(results: Results, task: str) -> Figure | None:
-    """Plot `differences` with their intervals."""
-    return forest({task: differences(results, task)}, "test perplexity above softmax's")
 
 
 def learning(results: Results, task: str) -> Figure | None:

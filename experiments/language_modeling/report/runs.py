@@ -59,7 +59,7 @@ def read_runs(folder: Path) -> Results:
                     "settings; keep one of them"
                 )
             cells[task, label].append(run)
-    return Results(folder, None, sum(map(len, cells.values())), dict(cells), [])
+    return Results(folder, None, sum(map(len, cells.values())), dict(cells))
 
 
 def keys(one: dict[str, Any], other: dict[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from experiments.language_modeling.report.runs import (
 from sparse_attn.engine.sweep.plan import Cell
 from sparse_attn.engine.sweep.results import Results, ended
 from sparse_attn.reports import text
-from sparse_attn.reports.seed_statistics import Difference, holm
+from sparse_attn.reports.measures import HEADERS, Measure, Row, compare_cells
 from sparse_attn.reports.table import Table
 
 # formats of measures; two decimals by default
@@ -34,8 +33,7 @@ _PATTERNS = {
     "simlex.rho": "{:.3f}",
 }
 _STATUS = {"Runs": "finished", "Diverged": "diverged", "Unfinished": "failed"}
-_TEST = measured("test_perplexity")
-_DIFFERENCE = ("Test - softmax", "95 % interval (pairs)", "80 % power", "p (Holm)", "Verdict")
+TEST = Measure("Test perplexity", measured("test_perplexity"), -1, "{:,.2f}", "perplexity")
 _SLOPES = ("mean", "std", "min", "max")
 _LAST = {
     "Top-10 error": "top_10_error",
@@ -43,6 +41,13 @@ _LAST = {
     "Parameters": "parameters",
     "Seconds": "seconds",
 }
+
+
+def head_rows(results: Results, task: str) -> list[Row]:
+    """Compare the test perplexity of every head with softmax of the same settings."""
+    cells = cells_of(results, task)
+    bases = {cell: base for cell in cells if (base := baseline(results, cell))}
+    return compare_cells(TEST, {cell: results.runs(cell) for cell in cells}, bases)
 
 
 def heads_table(results: Results, task: str) -> Table:
@@ -53,7 +58,8 @@ def heads_table(results: Results, task: str) -> Table:
         columns[header] = [str(ended(results.counting(cell))[status]) for cell in cells]
     for header, measure in (("Valid", "valid_perplexity"), ("Test", "test_perplexity")):
         columns[header] = [shown(results, cell, measure) for cell in cells]
-    columns |= _differences(results, cells)
+    rows = [row.cells()[2:] for row in head_rows(results, task)]
+    columns |= dict(zip(HEADERS[2:], map(list, zip(*rows, strict=True)), strict=True))
     if any(values(results, cell, "dynamic.test_perplexity") for cell in cells):
         columns["Test, dynamic"] = [
             shown(results, cell, "dynamic.test_perplexity") for cell in cells
@@ -63,8 +69,8 @@ def heads_table(results: Results, task: str) -> Table:
         columns["Rank in float64 (contexts)"] = [_exact_rank(results, cell) for cell in cells]
     for header, measure in _LAST.items():
         columns[header] = [shown(results, cell, measure) for cell in cells]
-    rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    return Table("Mean ± sd over seeds; Valid and Test are perplexities.", list(columns), rows)
+    lines = [list(line) for line in zip(*columns.values(), strict=True)]
+    return Table("Mean ± sd over seeds; Valid and Test are perplexities.", list(columns), lines)
 
 
 def slopes_table(results: Results, task: str) -> Table | None:
@@ -138,33 +144,6 @@ def our_cells(table: dict[str, Any], row: dict[str, Any], results: Results) -> l
 def shown(results: Results, cell: Cell, measure: str) -> str:
     """Return mean ± sd, or one number if there is one seed or all agree."""
     return results.text(cell, measured(measure), _PATTERNS.get(measure, "{:,.2f}"))
-
-
-def _differences(results: Results, cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """Return differences from softmax in test perplexity; power and p need several pairs."""
-    bases = [baseline(results, cell) for cell in cells]
-    found = [
-        results.difference(cell, base, _TEST) if base and base != cell else None
-        for cell, base in zip(cells, bases, strict=True)
-    ]
-    p = holm([difference and difference.p for difference in found])
-    rows = []
-    for cell, base, difference, corrected in zip(cells, bases, found, p, strict=True):
-        blank = [text.NOTHING if base == cell else text.MISSING] * len(_DIFFERENCE)
-        rows.append(_difference(difference, corrected) if difference else blank)
-    columns = dict(zip(_DIFFERENCE, map(list, zip(*rows, strict=True)), strict=True))
-    if all(corrected is None for corrected in p):
-        del columns["80 % power"], columns["p (Holm)"]
-    return columns
-
-
-def _difference(found: Difference, p: float | None) -> list[str]:
-    """The cells of a difference and its corrected p."""
-    value, interval = found.text("{:+.2f}").split(" ", 1)
-    if found.n == 1:
-        return [value, *["one pair"] * (len(_DIFFERENCE) - 1)]
-    power = text.number(found.detectable, "{:,.2f}")
-    return [value, f"{interval} ({found.n})", power, text.probability(p), found.verdict(-1, p)]
 
 
 def _rank(results: Results, cell: Cell) -> str:

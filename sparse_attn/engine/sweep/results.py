@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -11,9 +11,8 @@ from typing import Any, Self
 from sparse_attn.engine.sweep.plan import Cell, SweepPlan
 from sparse_attn.engine.sweep.records import Record, Stage
 from sparse_attn.reports import text
-from sparse_attn.reports.seed_statistics import Difference, Estimate, estimate, paired
-
-Value = Callable[[dict[str, Any]], float | None]  # None if the run has no value
+from sparse_attn.reports.measures import Value
+from sparse_attn.reports.seed_statistics import Estimate, estimate
 
 
 @dataclass(frozen=True)
@@ -25,21 +24,19 @@ class Results:
         sweep: its config.
         expected: number of runs in the complete sweep.
         cells: the records of each (task, mapping), by stage and index.
-        faults: reasons for the records left out.
     """
 
     folder: Path
     sweep: Any
     expected: int
     cells: dict[Cell, list[Record]]
-    faults: list[str]
 
     @classmethod
     def of(cls, folder: Path, sweep: Any, plan: SweepPlan) -> Self:
         """Return the results of a plan from the records in a folder."""
         cells = plan.read(folder)
         done = {record.hash: record for records in cells.values() for record in records}
-        return cls(folder, sweep, plan.expected(done), cells, [])
+        return cls(folder, sweep, plan.expected(done), cells)
 
     @property
     def tasks(self) -> list[str]:
@@ -71,11 +68,6 @@ class Results:
             f"{text.listing(self.devices) or 'none yet'}."
         )
 
-    @property
-    def left_out(self) -> list[str]:
-        """Warnings about missing runs, a sentence each."""
-        return [f"Left out: {fault}." for fault in self.faults]
-
     def of_stage(self, cell: Cell, *stages: Stage) -> list[Record]:
         """The records of a cell in some stages, whatever their status."""
         return [record for record in self.cells[cell] if record.stage in stages]
@@ -84,18 +76,22 @@ class Results:
         """The final runs: with the chosen setting, or all if nothing is chosen."""
         return self.of_stage(cell, "final", "grid")
 
-    def diverged(self, cell: Cell) -> int:
-        """Number of diverged final runs."""
-        return ended(self.counting(cell))["diverged"]
+    def scored(self, cell: Cell) -> dict[int, Record]:
+        """The finished final runs, by seed."""
+        return {record.index: record for record in self.counting(cell) if record.results}
+
+    def runs(self, cell: Cell) -> dict[int, dict[str, Any]]:
+        """Results of the finished final runs, by seed."""
+        found = self.scored(cell).items()
+        return {seed: record.results for seed, record in found if record.results}
 
     def finished(self, cell: Cell) -> list[dict[str, Any]]:
         """Results of the finished final runs."""
-        return [record.results for record in self.counting(cell) if record.results]
+        return list(self.runs(cell).values())
 
     def by_seed(self, cell: Cell, value: Value) -> dict[int, float]:
         """A value by seed, for the final runs that have it."""
-        counting = self.counting(cell)
-        found = {record.index: value(record.results) for record in counting if record.results}
+        found = {seed: value(results) for seed, results in self.runs(cell).items()}
         return {seed: float(value) for seed, value in found.items() if value is not None}
 
     def spread(self, cell: Cell, value: Value) -> Estimate | None:
@@ -106,18 +102,6 @@ class Results:
         """Format `spread` by a `str.format` pattern; n/a without values."""
         found = self.spread(cell, value)
         return text.MISSING if found is None else found.text(pattern)
-
-    def difference(self, cell: Cell, base: Cell, value: Value) -> Difference | None:
-        """Difference of two cells over their common seeds."""
-        return paired(self.by_seed(cell, value), self.by_seed(base, value))
-
-    def against(self, base: str, value: Value) -> dict[Cell, Difference | None]:
-        """Difference of every cell with final runs from the mapping `base` on the same task."""
-        return {
-            (task, mapping): self.difference((task, mapping), (task, base), value)
-            for task, mapping in self.cells
-            if mapping != base and (task, base) in self.cells and self.counting((task, mapping))
-        }
 
 
 def ended(records: Iterable[Record]) -> Counter[str]:

@@ -111,7 +111,7 @@ def test_report_holds_ours_and_theirs(tiny: ImageSweepConfig) -> None:
     page = EXPERIMENT.report(ReportConfig(config.output_dir)).path
     text = page.with_suffix(".md").read_text()
     assert "100 train, 60 validation, 60 test" in text
-    assert "10 finished of 10" in text
+    assert "Runs: 10 of 10. Failed: 0. Diverged: 0." in text
     # error and its spread, the paper's, and the difference of pairs
     softmax, sphere = (
         next(line for line in text.splitlines() if line.startswith(f"| {label} | negll"))
@@ -120,10 +120,10 @@ def test_report_holds_ours_and_theirs(tiny: ImageSweepConfig) -> None:
     assert "| 6.00 ± 1.00 | 0.812 (0.104) |" in softmax
     assert "| 8.00 ± 1.00 | 0.828 (0.094) |" in sphere
     assert "negll 0.0311 (0.0031)" in sphere
-    sphere = "| sphere | +2.00 [+2.00, +2.00] | n/a | < 0.001 | worse |"
+    sphere = "| 8.00 ± 1.00 | +2.00 | [+2.00, +2.00] | < 0.001 | < 0.001 | worse | n/a |"
     assert sphere in text.replace("\\", "")
     assert "0.003: 10.00; 0.01: 11.00" in text
-    for name in ("errors.png", "learning.png"):
+    for name in ("differences.png", "learning.png"):
         assert (page.parent / name).read_bytes().startswith(b"\x89PNG")
     files = {path.name: path.read_bytes() for path in page.parent.iterdir() if path.is_file()}
     EXPERIMENT.report(ReportConfig(config.output_dir))
@@ -138,7 +138,7 @@ def test_report_on_a_sweep_that_has_hardly_begun(tiny: ImageSweepConfig, tmp_pat
     write_record(folder, run.record(status="diverged", error="training has diverged"))
     EXPERIMENT.report(ReportConfig(str(folder), str(tmp_path / "page")))
     text = (tmp_path / "page/report.md").read_text()
-    assert "1 diverged of 6" in text
+    assert "**Incomplete. Runs: 1 of 6. Failed: 0. Diverged: 1.**" in text
     assert "0.01: diverged; 0.02: not run" in text
 
 

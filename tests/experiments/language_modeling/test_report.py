@@ -110,18 +110,19 @@ def small(tmp_path: Path) -> Path:
 
 def test_table_of_an_experiment(small: Path, tmp_path: Path):
     page = page_of(small, tmp_path / "page")
-    softmax = ["3", "0", "0", "107.00 ± 2.00", "102.00 ± 2.00", *["-"] * 5]
+    softmax = ["3", "0", "0", "107.00 ± 2.00", "102.00 ± 2.00", *["-"] * 6]
     softmax += ["202 (201, 202)", "0.4567", "0.100", "4,130,000", "1,234"]
     assert cells_of(page, "ptb-small", "softmax") == softmax
     # differences 11, 10, 12: mean 11, sd 1, t(0.975, 2) = 4.3027, half 4.3027 / sqrt(3) = 2.484;
     # p of t = 11 sqrt(3) = 19.05 with 2 degrees of freedom is 0.0027; one head has it
-    taylor = ["3", "1", "1", "118.00 ± 2.65", "113.00 ± 2.65", "+11.00", "[+8.52, +13.48] (3)"]
+    taylor = ["3", "1", "1", "118.00 ± 2.65", "113.00 ± 2.65", "+11.00", "[+8.52, +13.48]"]
     # power 80 % at Cohen's d of 3.26 for three pairs
-    taylor += ["3.26", "0.003", "worse", "901 ± 1 (201, 202)", "0.4567", "n/a"]
+    taylor += ["0.003", "0.003", "worse", "3.26", "901 ± 1 (201, 202)", "0.4567", "n/a"]
     taylor += ["4,130,000", "1,234"]
     assert cells_of(page, "ptb-small", "taylor-softmax") == taylor
-    mixture = ["1", "0", "0", "100.00", "95.00", "-7.00", *["one pair"] * 4, "n/a"]
-    assert cells_of(page, "ptb-small", "mos")[:11] == mixture
+    mixture = ["1", "0", "0", "100.00", "95.00", "-7.00", *["n/a"] * 3]
+    assert cells_of(page, "ptb-small", "mos")[:9] == mixture
+    assert cells_of(page, "ptb-small", "mos")[9] == "not judged"
     # softmax, then the best first
     labels = re.findall(r"^\| ([\w-]+) \| \d \| \d \|", page, re.MULTILINE)
     assert labels == ["softmax", "mos", "taylor-softmax"]
@@ -196,8 +197,8 @@ def test_slopes_and_dynamic_evaluation(tmp_path: Path):
     write(tmp_path / "runs/a", HeadConfig(mapping="plif"), slopes=slopes)
     write(tmp_path / "runs/a", test=60.0, dynamic=dynamic)
     page = page_of(tmp_path / "runs", tmp_path / "page")
-    assert cells_of(page, "a", "softmax")[4:9] == ["60.00", "-", "-", "-", "50.25"]
-    assert cells_of(page, "a", "plif")[4:9] == ["100.00", "+40.00", "one pair", "one pair", "n/a"]
+    assert cells_of(page, "a", "softmax")[4:12] == ["60.00", *["-"] * 6, "50.25"]
+    assert cells_of(page, "a", "plif")[4:7] == ["100.00", "+40.00", "n/a"]
     assert "| plif | 1.10 | 0.62 | 0.02 | 5.16 |" in page
 
 

@@ -14,9 +14,10 @@ from glue.sweep import CandidateConfig, SweepConfig
 from sparse_attn.engine.command import from_dict
 from sparse_attn.engine.config import ScheduleConfig
 from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
-from sparse_attn.engine.sweep.records import FORMAT, Record, read_records, write_record
+from sparse_attn.engine.sweep.records import FORMAT, Record, read_packed
 from sparse_attn.evaluation.metric import METRICS
 from sparse_attn.evaluation.tasks import get_task
+from tests.engine.sweep.inline import write_record
 
 LABELS = np.random.default_rng(1).permutation([0] * 60 + [1] * 90)
 
@@ -42,7 +43,7 @@ def ramp(parameter: str, initial: float = 0.0) -> Any:
 
 
 def write_sweep(folder: Path, config: SweepConfig) -> None:
-    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     content = {"format": FORMAT, **config.content()}
     (folder / "sweep.json").write_text(json.dumps(content))
 
@@ -62,7 +63,7 @@ def plan_of(sweep: str) -> SweepPlan:
 def planned(folder: Path, mapping: str, stage: Any, index: int, task: str = "RTE") -> PlannedRun:
     """The run of the plan that sweep.json makes; a final one needs every trial of its cell."""
     plan = read_plan(folder)
-    runs = plan.finals(read_records(folder).by_hash) if stage == "final" else plan.first
+    runs = plan.finals(read_packed(folder)) if stage == "final" else plan.first
     run = runs[task, mapping][index]
     assert (run.stage, run.index) == (stage, index)
     return run
@@ -96,7 +97,7 @@ def add(
 
 def add_trials(folder: Path, mapping: str, task: str = "RTE") -> None:
     """Write the trials of a cell that are not there; each gets three of four examples right."""
-    done = read_records(folder).by_hash
+    done = read_packed(folder)
     predicted = np.where(np.arange(len(LABELS)) % 4, LABELS, 1 - LABELS)
     for run in read_plan(folder).first[task, mapping]:
         if run.hash not in done:

@@ -13,8 +13,6 @@ import pytest
 from glue.report import plots
 from glue.report.runs import Sweep
 from glue.sweep import CandidateConfig
-from sparse_attn.engine.sweep.records import write_record
-from sparse_attn.reports.bootstrap import expected_best
 from tests.glue.report.make_sweep import (
     LABELS,
     add,
@@ -78,23 +76,19 @@ def sweep(tmp_path: Path) -> Path:
     write_sweep(tmp_path, make_config(mappings=mappings, trials=3))
     for k in range(len(VALUES)):
         r = planned(tmp_path, "r", "trial", k).config.mapping.params["r"]
-        epochs = [{"epoch": e, "accuracy": r * e, "loss": 0.5, "sparsity": r} for e in (1.0, 2.0)]
         predicted = guesses(LABELS, 0.9 if r == 0.2 else 0.5 + r, k)
-        more: Any = {"split": "selection", "per_epoch": epochs}
-        add(tmp_path, "r", "trial", k, predicted, LABELS, **more)
+        add(tmp_path, "r", "trial", k, predicted, LABELS, split="selection")
     for seed in range(2):
-        log = [{"step": 10, "loss": 0.7 + seed, "r": 0.1}, {"step": 20, "loss": 0.5, "r": 0.2}]
         heads = {"dev": {"mean": 0.5, "per_layer": [0.5], "per_head": [[0.25 + seed / 2, 0.5]]}}
         predicted = guesses(LABELS, 0.8, 7 + seed)
-        more = {"log": log, "sparsity": heads}
-        add(tmp_path, "r", "final", seed, predicted, LABELS, **more)
+        add(tmp_path, "r", "final", seed, predicted, LABELS, sparsity=heads)
     add(tmp_path, "softmax", "final", 0, LABELS, LABELS)
     return tmp_path
 
 
 def by_value(read: Sweep) -> dict[float, float]:
     """The trials' scores in percent by their r."""
-    trials = read.searched("RTE", "r")
+    trials = read.searched(("RTE", "r"))
     assert len({record.score for record in trials}) == len(VALUES)
     found = {record.config["mapping"]["params"]["r"]: 100 * record.score for record in trials}
     return dict(sorted(found.items()))
@@ -104,17 +98,6 @@ def drawn(axes: Any) -> list[tuple[list[float], list[float]]]:
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
 
 
-def test_every_seed_is_a_point(sweep: Path) -> None:
-    read = read_sweep(sweep)
-    figure = plots.scores(read, "RTE")
-    assert figure is not None
-    found = [100 * record.score for record in read.scored("RTE", "r").values()]
-    assert len(found) == 2
-    assert found in [x for x, _ in drawn(figure.axes[0])]
-    assert [100.0] in [x for x, _ in drawn(figure.axes[0])]
-    assert [60.0, 60.0] in [x for x, _ in drawn(figure.axes[0])]  # the most frequent class
-
-
 def test_scores_stand_at_their_parameter(sweep: Path) -> None:
     read = read_sweep(sweep)
     figure = plots.parameters(read, "RTE")
@@ -122,39 +105,6 @@ def test_scores_stand_at_their_parameter(sweep: Path) -> None:
     x, y = drawn(figure.axes[0])[0]
     assert x == list(VALUES)
     assert y == pytest.approx(list(by_value(read).values()))
-
-
-def test_budget_is_the_expected_best_of_the_trials(sweep: Path) -> None:
-    read = read_sweep(sweep)
-    figure = plots.budget(read, "RTE")
-    assert figure is not None
-    (_, base), (x, y) = drawn(figure.axes[0])
-    assert len(set(base)) == 1  # softmax has three trials with one score
-    assert x == [1, 2, 3]
-    assert y == pytest.approx(expected_best([100 * r.score for r in read.searched("RTE", "r")]))
-
-
-def test_learning_curves_carry_the_schedule(sweep: Path) -> None:
-    figure = plots.learning(read_sweep(sweep), "RTE")
-    assert figure is not None
-    softmax, ours, schedule = figure.axes
-    assert ([10, 20], [1.2, 0.5]) in drawn(ours)
-    assert ([10, 20], [1.7, 0.5]) in drawn(ours)
-    assert ([10, 20], [0.7, 0.5]) in drawn(ours)  # softmax, to compare with
-    assert drawn(schedule) == [([10, 20], [0.1, 0.2])]
-    assert schedule.get_ylabel() == "r"
-    assert softmax.get_ylim() == ours.get_ylim()
-
-
-def test_epochs_are_those_of_the_best_trial(sweep: Path) -> None:
-    read = read_sweep(sweep)
-    figure = plots.epochs(read, "RTE")
-    assert figure is not None
-    found = by_value(read)
-    best = max(found, key=lambda r: found[r])
-    ((x, y),) = drawn(figure.axes[0])
-    assert x == [1, 2]
-    assert y == pytest.approx([100 * best, 200 * best])
 
 
 def test_zeros_are_the_mean_over_seeds(sweep: Path) -> None:
@@ -170,25 +120,7 @@ def test_zeros_are_the_mean_over_seeds(sweep: Path) -> None:
     ]  # layers and heads count from 0
 
 
-# one logged step is no curve
-@pytest.mark.parametrize("log", [[], [{"step": 10, "loss": 0.5}]])
-def test_a_plot_with_nothing_to_show_is_left_out(log: list[Any], tmp_path: Path) -> None:
+def test_a_plot_with_nothing_to_show_is_left_out(tmp_path: Path) -> None:
     write_sweep(tmp_path, make_config(trials=1))
-    add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=log)
-    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["RTE: Scores"]
-
-
-def test_records_without_a_log_have_no_learning_curves(tmp_path: Path) -> None:
-    write_sweep(tmp_path, make_config(trials=1))
-    record = add(tmp_path, "softmax", "final", 0, LABELS, LABELS)
-    assert record.results
-    del record.results["log"]
-    write_record(tmp_path, record)
-    assert [plot.title for plot in plots.make_plots(read_sweep(tmp_path), "RTE")] == ["RTE: Scores"]
-
-
-def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
-    write_sweep(tmp_path, make_config())
-    log = [{"step": 10, "loss": 0.5}, {"step": 20, "loss": float("nan")}]
-    add(tmp_path, "softmax", "final", 0, LABELS, LABELS, log=log)
-    report(tmp_path)
+    add(tmp_path, "softmax", "final", 0, LABELS, LABELS)
+    assert plots.make_plots(read_sweep(tmp_path), "RTE") == []
