@@ -138,6 +138,21 @@ def test_held_out_texts_are_not_learned(tmp_path: Path, count: int) -> None:
     assert not {*twice.texts} & {*twice.data.inputs}
 
 
+def test_columns_are_those_of_the_texts_and_of_a_task(tmp_path: Path) -> None:
+    """And those of pairs are not those of single texts."""
+    table = tmp_path / "table.csv"
+    rows = [f"{text} {n},other {n},{n % 2}" for n, text in enumerate(texts(100))]
+    table.write_text("\n".join(["a,b,word", *rows]))
+    words = ["model", "--mapping", "entmax", "--out", "out", "--text_columns", "a,b"]
+    words += ["--label_column", "word"]
+    with pytest.raises(ValueError, match="leaves 0 texts to learn from"):
+        read_inputs(parse([*words, "--texts", str(table), "--task", str(table)]))
+    singles = text_file(tmp_path, texts(70))
+    inputs = read_inputs(parse([*words, "--texts", str(singles), "--pairs", str(table)]))
+    assert inputs.data.inputs[100] == ("other 0",)
+    assert len(inputs.texts) == 70
+
+
 def test_texts_that_are_measured_are_not_learned(tmp_path: Path) -> None:
     pairs = [("One text.", "another text", 1.0), ("a third", "One text.", 0.0)]
     found = [text.strip() for text in texts(70)]
