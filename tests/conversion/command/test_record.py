@@ -12,6 +12,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from sparse_attn import convert, load_pretrained, patch_model
+from sparse_attn.comparison import reader
+from sparse_attn.comparison.data import Data
+from sparse_attn.conversion import inputs
 from sparse_attn.conversion.inputs import read_inputs
 from sparse_attn.hf.layers import attention_layers
 from tests.comparison.running import Models, pair_file, text_file, texts
@@ -160,3 +163,18 @@ def test_texts_that_are_measured_are_not_learned(tmp_path: Path) -> None:
     words = ["model", "--texts", str(path), "--mapping", "entmax", "--out", "out"]
     inputs = read_inputs(parse([*words, "--pairs", str(pair_file(tmp_path, pairs))]))
     assert [text for (text,) in inputs.texts] == [*found, "a third, longer"]
+
+
+def test_texts_are_measured_as_long_as_they_are_learned(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (inputs, reader):
+        monkeypatch.setattr(module, "LONGEST", 16)
+    words = [str(models.causal), *SPARSE, "--out", str(tmp_path / "out")]
+    words += ["--texts", str(text_file(tmp_path, texts(80)))]
+    data = Data([], "")
+    for length, limit in ((8, 16), (40, 40), (64, 64)):
+        options = parse([*words, "--max_length", str(length)])
+        assert inputs.read_model(options, data).limit == limit
+    with pytest.raises(ValueError, match=r"--max_length 65: .* reads at most 64 tokens"):
+        inputs.read_model(parse([*words, "--max_length", "65"]), data)
