@@ -85,26 +85,6 @@ def test_argument_is_causal_beats_the_module(causal, own):
     assert (weights.tril() > 0).sum() == 2 * 4 * (1 + 2 + 3 + 4 + 5)
 
 
-def test_layout_of_the_function_contract():
-    query = torch.randn(2, 5, 4, 8).transpose(1, 2)  # (B, H, Q, D), a view
-    key, value = torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 6)
-    output, weights = sparse_attention(
-        attention_module(),
-        query=query,
-        key=key,
-        value=value,
-        attention_mask=None,
-        scaling=0.5,
-        output_attentions=True,
-    )
-    assert output.shape == (2, 5, 4, 6)
-    assert output.is_contiguous()
-    assert weights.shape == (2, 4, 5, 7)
-    grouped = query.unflatten(1, (2, 2))  # heads 0 and 1 read key head 0
-    expected = (0.5 * grouped @ key[:, :, None].mT).softmax(-1) @ value[:, :, None]
-    torch.testing.assert_close(output, expected.flatten(1, 2).transpose(1, 2))
-
-
 def test_gpt2_with_its_own_eager_attention_is_patched_too():
     """reorder_and_upcast_attn has a softmax of its own, which eager uses and a patch must not."""
     family = BY_NAME["gpt2"]

@@ -69,9 +69,6 @@ LM, CLASSES = BY_MODEL["gpt2"], BERT
     ("model", "arguments", "error", "message"),
     [
         (LM, {"mapping": "sigsotfmax"}, ValueError, "mapping='sigsotfmax' is unknown; did you"),
-        (LM, {"mapping": "softmax", "knots": 3}, TypeError, "knots=3: unknown parameter; softmax"),
-        (LM, {"mapping": "softmax", "learn": "r"}, TypeError, "learn='r': softmax can learn sink"),
-        (LM, {"mapping": "softmax", "components": 0}, ValueError, "components=0: expected at leas"),
         (LM, {"mapping": "softmax", "prior": "softmax"}, ValueError, "prior='softmax': only a mix"),
         (LM, {"mapping": "sparsemax", "components": 2}, ValueError, "=sparsemax: it returns"),
         (LM, {"mapping": "softmax", "components": 2, "prior": "sparsemax"}, ValueError,

@@ -12,6 +12,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from sparse_attn import convert, load_pretrained, patch_model
+from sparse_attn.comparison import reader
+from sparse_attn.comparison.data import Data
+from sparse_attn.conversion import inputs
 from sparse_attn.conversion.inputs import read_inputs
 from sparse_attn.hf.layers import attention_layers
 from tests.comparison.running import Models, pair_file, text_file, texts
@@ -138,6 +141,21 @@ def test_held_out_texts_are_not_learned(tmp_path: Path, count: int) -> None:
     assert not {*twice.texts} & {*twice.data.inputs}
 
 
+def test_columns_are_those_of_the_texts_and_of_a_task(tmp_path: Path) -> None:
+    """And those of pairs are not those of single texts."""
+    table = tmp_path / "table.csv"
+    rows = [f"{text} {n},other {n},{n % 2}" for n, text in enumerate(texts(100))]
+    table.write_text("\n".join(["a,b,word", *rows]))
+    words = ["model", "--mapping", "entmax", "--out", "out", "--text_columns", "a,b"]
+    words += ["--label_column", "word"]
+    with pytest.raises(ValueError, match="leaves 0 texts to learn from"):
+        read_inputs(parse([*words, "--texts", str(table), "--task", str(table)]))
+    singles = text_file(tmp_path, texts(70))
+    inputs = read_inputs(parse([*words, "--texts", str(singles), "--pairs", str(table)]))
+    assert inputs.data.inputs[100] == ("other 0",)
+    assert len(inputs.texts) == 70
+
+
 def test_texts_that_are_measured_are_not_learned(tmp_path: Path) -> None:
     pairs = [("One text.", "another text", 1.0), ("a third", "One text.", 0.0)]
     found = [text.strip() for text in texts(70)]
@@ -145,3 +163,18 @@ def test_texts_that_are_measured_are_not_learned(tmp_path: Path) -> None:
     words = ["model", "--texts", str(path), "--mapping", "entmax", "--out", "out"]
     inputs = read_inputs(parse([*words, "--pairs", str(pair_file(tmp_path, pairs))]))
     assert [text for (text,) in inputs.texts] == [*found, "a third, longer"]
+
+
+def test_texts_are_measured_as_long_as_they_are_learned(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (inputs, reader):
+        monkeypatch.setattr(module, "LONGEST", 16)
+    words = [str(models.causal), *SPARSE, "--out", str(tmp_path / "out")]
+    words += ["--texts", str(text_file(tmp_path, texts(80)))]
+    data = Data([], "")
+    for length, limit in ((8, 16), (40, 40), (64, 64)):
+        options = parse([*words, "--max_length", str(length)])
+        assert inputs.read_model(options, data).limit == limit
+    with pytest.raises(ValueError, match=r"--max_length 65: .* reads at most 64 tokens"):
+        inputs.read_model(parse([*words, "--max_length", "65"]), data)
