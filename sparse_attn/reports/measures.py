@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -130,7 +131,7 @@ class Row:
         spread, found = estimate(self.values.values()), self.difference
         return {
             "measure": self.measure.name,
-            "mean": spread and spread.mean,
+            "mean": fmean(self.values.values()) if self.values else None,
             "sd": spread and spread.sd,
             "difference": found and found.value,
             "low": found and found.interval and found.low,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from sparse_attn.engine.sweep.plan import Cell
@@ -123,8 +124,8 @@ def mean_of(results: Results, value: Callable[[dict[str, Any]], float | None]) -
     """Return a function that gives the mean of a value over a cell's final runs."""
 
     def mean(cell: Cell) -> float | None:
-        spread = results.spread(cell, value)
-        return None if spread is None else spread.mean
+        found = results.by_seed(cell, value).values()
+        return fmean(found) if found else None
 
     return mean
 
