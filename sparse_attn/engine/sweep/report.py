@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from sparse_attn.engine.sweep.plan import Cell
@@ -124,8 +123,8 @@ def mean_of(results: Results, value: Callable[[dict[str, Any]], float | None]) -
     """Return a function that gives the mean of a value over a cell's final runs."""
 
     def mean(cell: Cell) -> float | None:
-        found = results.by_seed(cell, value).values()
-        return fmean(found) if found else None
+        spread = results.spread(cell, value)
+        return None if spread is None else spread.mean
 
     return mean
 
