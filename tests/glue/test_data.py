@@ -51,15 +51,6 @@ def test_a_split_that_is_not_cut_keeps_its_order(limit: int | None):
     }
 
 
-def test_a_limit_that_cuts_nothing_changes_nothing():
-    data = splits(train=9, dev=4)
-    for rows, selection in ((6, None), (None, 0.5), (6, 0.5)):
-        limited, whole = (subset(data, rows, selection, limit) for limit in (9, None))
-        assert {s: d["row"][:] for s, d in limited.items()} == {
-            s: d["row"][:] for s, d in whole.items()
-        }
-
-
 @pytest.mark.parametrize(
     "given", [{"limit": 4}, {"rows": 4}, {"selection": 0.25}, {"rows": 6, "selection": 0.5}]
 )
@@ -92,21 +83,6 @@ def test_every_task_is_read_whole_and_exactly(tmp_path: Path, name: str):
                 assert row["label"] == pytest.approx(float(label(name, number)))
             else:
                 assert task.labels[row["label"]] == label(name, number)
-
-
-def test_column_types(tmp_path: Path):
-    for name in ("SST-2", "STS-B"):
-        write_task(tmp_path, name)
-    assert read_split(TASKS["SST-2"], tmp_path, "dev").features == datasets.Features(
-        {"text_a": datasets.Value("string"), "label": datasets.Value("int64")}
-    )
-    assert read_split(TASKS["STS-B"], tmp_path, "dev").features == datasets.Features(
-        {
-            "text_a": datasets.Value("string"),
-            "text_b": datasets.Value("string"),
-            "label": datasets.Value("float32"),
-        }
-    )
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -183,13 +159,6 @@ def test_broken_rows_of_qqp_are_all_named(tmp_path: Path):
     message = str(caught.value)
     assert "Broken rows: 3 (line 3, 4, 7)" in message
     assert "fix or delete these lines, or omit data_dir" in message
-
-
-def test_many_broken_rows_are_counted(tmp_path: Path):
-    path = write_task(tmp_path, "RTE") / "dev.tsv"
-    path.write_text("index\tsentence1\tsentence2\tlabel\n" + "x\n" * 30, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"Broken rows: 30 \(line 2, .*, 21 and 10 more\)"):
-        read_split(TASKS["RTE"], tmp_path, "dev")
 
 
 def test_blank_texts_of_glue_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
