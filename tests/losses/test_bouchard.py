@@ -41,19 +41,6 @@ def test_golden_values():
     assert_close(alpha, 1.2883502, 0, 5e-8)
 
 
-def test_known_parameters_give_the_least_bounds():
-    """The bound is flat there: an error of 5e-8 in them is one of 1e-14 in it."""
-    own = (GOLDEN - 1.4244186).abs()
-    for form, given_ones in (
-        ("shared", [(1.5320497, 1.2883502), (1.5320497,), ("shared", 1.2883502)]),
-        ("per_class", [("per_class", 1.4244186), (own,), (own, 1.4244186)]),
-    ):
-        for parameters in given_ones:
-            assert_close(
-                bouchard_bound(GOLDEN, *parameters), bouchard_bound(GOLDEN, form), 0, 1e-12
-            )
-
-
 # Beside root finders, a general minimiser and the formula
 
 
@@ -103,21 +90,6 @@ def test_gap_at_equal_scores(form, n):
     gap = (n - 1) * math.log(n / (n - 1)) if n > 1 else 0.0
     scores = torch.full((2, n), 0.7, dtype=torch.float64)
     assert_close(bouchard_bound(scores, form), [0.7 + math.log(n) + gap] * 2, 0, 1e-8)
-
-
-@dtypes
-def test_gap_at_equal_scores_of_a_vocabulary(dtype):
-    n, mean = 1_000_000, torch.tensor([0.0, 2.5], dtype=dtype)
-    gap = shared_bouchard_bound(mean, torch.zeros_like(mean), n) - (mean + math.log(n))
-    assert_close(
-        gap, [(n - 1) * math.log(n / (n - 1))] * 2, 0, 2e-6 if dtype == torch.float32 else 1e-8
-    )
-
-
-def test_gap_at_unit_variance():
-    # log-sum-exp of many unit normal scores: log n + 1/2
-    bound = shared_bouchard_bound(torch.zeros(()), torch.ones(()), 10_000)
-    assert bound.item() - (math.log(10_000) + 0.5) == pytest.approx(89, abs=2)
 
 
 @given(mean=st.floats(-50, 50), half=st.floats(0, 20))
@@ -201,12 +173,6 @@ def test_bounds_of_extreme_scores(form, z, dtype):
     assert_close(bound, LEAST[form](scores.detach().double().tolist()), 1e-5, 1e-4)
     assert scores.grad.isfinite().all()
     assert scores.grad.double().sum().item() == pytest.approx(1, abs=0.02)
-
-
-@pytest.mark.parametrize("xi", [*LEAST, 1.5])
-def test_float32_agrees_with_float64_over_a_vocabulary(xi):
-    z = 2 * torch.randn(3, 50_000, dtype=torch.float64) + 100
-    assert_close(bouchard_bound(z.float(), xi), bouchard_bound(z, xi), 1e-5)
 
 
 def test_float32_agrees_with_float64_at_every_variance():

@@ -72,17 +72,6 @@ def test_random_drop_prefers_no_position_and_no_rank(dtype, r):
         assert np.abs(by_rank.mean(0) - share).max() < 5 * spread
 
 
-def test_random_drop_of_neighbouring_scores_is_unrelated():
-    """Scores that differ by one unit in the last place are dropped as if independent."""
-    start = torch.rand(5000, 1) + 1
-    near = (start.view(torch.int32) + torch.arange(16, dtype=torch.int32)).view(torch.float32)
-    dropped = (maps.random_drop_softmax(near, 0.5) == 0).double()
-    correlation = torch.corrcoef(dropped.T)
-    off = correlation[~torch.eye(16, dtype=torch.bool)]
-    # 8 of 16 are dropped, so that two of them are at -1/15; one of 240 may be 5 sigma away
-    assert (off + 1 / 15).abs().max() < 5 / math.sqrt(5000)
-
-
 def test_the_hash_of_the_reference_is_that_of_murmur():
     """fmix32(0) and fmix32(1), from MurmurHash3's own tests; -0.0 is 0.0."""
     bits = np.array([0, 1, 1 << 31], dtype=np.uint32).view(np.float32)

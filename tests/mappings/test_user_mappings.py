@@ -16,7 +16,6 @@ from sparse_attn import (
 from sparse_attn import functional as maps
 from sparse_attn.cli import main
 from sparse_attn.heads import AdaptiveHead, LinearHead, MultiLabelHead
-from sparse_attn.inspection import plot_style
 from sparse_attn.losses.row_blocks import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
 from sparse_attn.mappings.base import on_rows
@@ -131,18 +130,6 @@ def test_given_values_are_tried_too(prefix, values):
         Mapping(prefix + "near-max", **values)
     allowed = {**values, "width": [0.5, 2.0] if "num_heads" in values else 0.5}
     assert Mapping(prefix + "near-max", **allowed)(random_scores(2, 5, 5)).isfinite().all()
-
-
-@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
-def test_a_mapping_can_be_made_where_nothing_is_differentiated(without):
-    with without():
-        register_mapping("near-max")(near_max)
-        assert Mapping("near-max", width=0.5).value("width") == 0.5
-
-
-def test_the_mass_is_that_of_the_defaults():
-    register_mapping("times")(lambda scores, by=1.0: by * scores.softmax(-1))
-    assert Mapping("times", by=2.0)(random_scores(5)).sum() == pytest.approx(2)
 
 
 @pytest.mark.parametrize(("name", "function"), [("min-p", min_p), ("square", square)])
@@ -330,16 +317,6 @@ def test_a_multi_label_head_learns_by_any_of_them(name, loss):
     assert (head(hidden) == -torch.inf).any()
     with pytest.raises(ValueError, match="loss='nll': scaled can be trained by pairs, squares"):
         MultiLabelHead(8, 6, "scaled", loss="nll")
-
-
-def test_the_command_line_tells_of_it_and_plots_have_its_colour(capsys):
-    main(["mappings", "scaled"])
-    told = capsys.readouterr().out
-    assert "sparsemax(s z)." in told
-    assert "pairs, squares" in told
-    assert "scale = 2 in [0.1, inf]" in told
-    (look,) = plot_style.styles(["scaled"])
-    assert look["color"] == "#7F3C8D"
 
 
 def test_a_changed_record_keeps_no_kernel():
