@@ -1,6 +1,7 @@
 """One run: measures against SciPy, what a step moves, and what the heads can do."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,20 +85,20 @@ def test_a_pass_shows_every_context_once() -> None:
 
 
 def test_seed_decides_the_run() -> None:
-    first, again = assemble(one()).perform(), assemble(one()).perform()
+    first, again = assemble(one()).perform(Path()), assemble(one()).perform(Path())
     assert {**first, "seconds": 0} == {**again, "seconds": 0}
     assert first["score"] == -first["kl"]
-    assert assemble(one(seed=1)).perform()["kl"] != first["kl"]
+    assert assemble(one(seed=1)).perform(Path())["kl"] != first["kl"]
 
 
 def test_a_run_that_diverges_says_so() -> None:
     with pytest.raises(DivergedError, match="diverged; lower learning_rate"):
-        assemble(one(learning_rate=1e30)).perform()
+        assemble(one(learning_rate=1e30)).perform(Path())
 
 
 def test_a_dimension_beyond_the_vocabulary_has_no_floor() -> None:
-    assert assemble(one(dimension=4)).perform()["floor"] > 0
-    assert assemble(one(dimension=5)).perform()["floor"] == 0
+    assert assemble(one(dimension=4)).perform(Path())["floor"] > 0
+    assert assemble(one(dimension=5)).perform(Path())["floor"] == 0
 
 
 def rank(matrix: Tensor) -> int:

@@ -120,25 +120,25 @@ MEASURE = "experiments.images.run.measure"
 
 
 def test_rate_is_halved_and_training_stops_without_a_better_score(
-    config: ImageRunConfig, monkeypatch: pytest.MonkeyPatch
+    config: ImageRunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = TrainConfig(epochs=50, patience=2, stop_after=5, learning_rate=0.01, batch_size=50)
     run = assemble(replace(config, train=settings))
     errors = iter([0.5, 0.4, *[0.45] * 48])
     monkeypatch.setattr(MEASURE, lambda *_: {"error": next(errors, 0.5), "criterion": 0.0})
-    results = run.perform(None)
+    results = run.perform(tmp_path)
     assert (results["best_epoch"], results["epochs"]) == (2, 7)
     rates = [epoch["learning_rate"] for epoch in results["history"]]
     assert rates == [0.01] * 4 + [0.005] * 2 + [0.0025]
 
 
 def test_equal_accuracies_are_told_apart_by_the_criterion(
-    config: ImageRunConfig, monkeypatch: pytest.MonkeyPatch
+    config: ImageRunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = assemble(config)
     criteria = iter([0.3, 0.2, 0.25, 0.21])
     monkeypatch.setattr(MEASURE, lambda *_: {"error": 0.1, "criterion": next(criteria, 1.0)})
-    assert run.perform(None)["best_epoch"] == 2
+    assert run.perform(tmp_path)["best_epoch"] == 2
 
 
 def test_measures_are_means_over_all_images(config: ImageRunConfig) -> None:

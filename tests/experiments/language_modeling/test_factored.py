@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -53,7 +54,8 @@ def trained(config: LanguageRunConfig, **head: Any) -> tuple[dict[str, Any], dic
     """The results and the best weights of a run in float64."""
     parts = EXPERIMENT.assemble(replace(config, head=HeadConfig(tie=False, **head)))
     parts.model.double()
-    results = parts.perform(None)
+    with TemporaryDirectory() as folder:
+        results = parts.perform(Path(folder))
     assert results is not None
     return results, parts.model.state_dict()
 

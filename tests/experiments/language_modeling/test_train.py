@@ -157,16 +157,6 @@ def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
         assert torch.equal(value, uninterrupted[name]), name
 
 
-def test_a_run_of_a_sweep_comes_to_the_same_and_leaves_no_file(config: LanguageRunConfig):
-    alone = replace(config, output_dir=config.output_dir + "-sweep")
-    found = EXPERIMENT.assemble(alone).perform(None)
-    assert not Path(alone.output_dir).exists()
-    expected = run(config)
-    times = {"seconds": 0, "peak_memory_mib": 0, "epochs": [], "config": {}}
-    assert found | times == expected | times
-    assert found["score"] == -math.log(found["valid_perplexity"])
-
-
 def test_output_dir_belongs_to_one_run(config: LanguageRunConfig, tmp_path: Path):
     short = replace(config, finetune=None, train=replace(SHORT, max_steps=2))
     with pytest.raises(ValueError, match="holds no run to resume"):

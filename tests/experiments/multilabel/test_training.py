@@ -31,6 +31,11 @@ def with_method(config: MultilabelRunConfig, name: str) -> MultilabelRunConfig:
     return replace(config, method=METHODS[name])
 
 
+def performed(config: MultilabelRunConfig) -> dict[str, Any]:
+    """The results of a run that keeps nothing."""
+    return assemble(replace(config, keep_model=False)).perform(Path())
+
+
 def untimed(results: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in results.items() if k not in ("seconds", "peak_memory_mib", "config")}
 
@@ -64,14 +69,14 @@ def test_raw_counts_are_whole_numbers() -> None:
 
 def test_training_stops_after_epochs_without_a_better_score(config: MultilabelRunConfig) -> None:
     stopped = replace(config, train=replace(config.train, epochs=500, stop_after=4))
-    results = assemble(stopped).perform()
+    results = performed(stopped)
     assert len(results["history"]["score"]) == results["best_epoch"] + 4 < 500
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_learns(config: MultilabelRunConfig, name: str) -> None:
     longer = replace(config, train=replace(config.train, epochs=15))
-    results = assemble(with_method(longer, name)).perform()
+    results = performed(with_method(longer, name))
     losses = results["history"]["loss"]
     assert losses[-1] < losses[0]
     # half of all labels apply: deciding on all of them gives about 2/3
@@ -88,8 +93,8 @@ def test_a_mapping_of_ones_own_is_trained_by_its_own_loss(
     hinge = {"own": sparsemax.losses["sparsegen-hinge"]}
     changes = {"name": "mine", "losses": hinge, "multilabel_only": (), "kernel": None}
     register_mapping(replace(sparsemax, **changes))
-    own = assemble(replace(config, method=MethodConfig("mine"))).perform()
-    theirs = assemble(with_method(config, "sparsemax-hinge")).perform()
+    own = performed(replace(config, method=MethodConfig("mine")))
+    theirs = performed(with_method(config, "sparsemax-hinge"))
     assert own["history"] == theirs["history"]
 
 
@@ -102,8 +107,8 @@ def test_methods_start_from_the_same_backbone_on_the_same_rows(config: Multilabe
 
 
 def test_epoch_and_threshold_are_chosen_on_validation_rows(config: MultilabelRunConfig) -> None:
-    training = assemble(config)
-    results = training.perform()
+    training = assemble(replace(config, keep_model=False))
+    results = training.perform(Path())
     found = results["validation_by_threshold"]
     assert list(found) == config.method.thresholds
     assert results["threshold"] == max(found, key=found.get) == training.head.threshold
@@ -121,15 +126,15 @@ def test_the_test_set_is_looked_at_once(
     monkeypatch.setattr(
         MultilabelRun, "predict", lambda self, rows: looks.append(rows) or predict(self, rows)
     )
-    training = assemble(config)
-    training.perform()
+    training = assemble(replace(config, keep_model=False))
+    training.perform(Path())
     assert [rows is training.data.test for rows in looks] == [False] * 4 + [True]
 
 
 def test_the_same_seed_gives_the_same_run_another_one_another(config: MultilabelRunConfig) -> None:
-    first, again = (untimed(assemble(config).perform()) for _ in range(2))
+    first, again = (untimed(performed(config)) for _ in range(2))
     assert first == again
-    other = assemble(replace(config, train=replace(config.train, seed=1))).perform()
+    other = performed(replace(config, train=replace(config.train, seed=1)))
     assert other["history"] != first["history"]
 
 
@@ -158,7 +163,7 @@ def test_loading_what_kept_no_model(config: MultilabelRunConfig) -> None:
 def test_a_run_that_was_cut_off_goes_on_exactly(
     config: MultilabelRunConfig, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = assemble(with_method(config, name)).perform()
+    whole = performed(with_method(config, name))
     train_epoch = MultilabelRun.train_epoch
 
     def cut(self: MultilabelRun, epoch: int) -> dict[str, float]:
@@ -178,7 +183,7 @@ def test_a_run_that_was_cut_off_goes_on_exactly(
 
 
 def test_a_scheduled_parameter_arrives(config: MultilabelRunConfig) -> None:
-    results = assemble(replace(config, method=RAMPED)).perform()
+    results = performed(replace(config, method=RAMPED))
     assert results["parameters"] == {"r": 0.5}
 
 
@@ -195,7 +200,7 @@ def test_the_best_epoch_has_its_value_of_a_scheduled_parameter(
         return {"score": 0.5 if len(found) == 2 else 0.1}
 
     monkeypatch.setattr(MultilabelRun, "evaluate", falling)
-    results = assemble(config).perform()
+    results = performed(config)
     assert results["best_epoch"] == 2
     assert results["parameters"] == pytest.approx({"r": 0.8 * 2 / config.train.epochs})
     assert max(results["validation_by_threshold"].values()) == found[1]
