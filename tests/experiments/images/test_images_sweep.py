@@ -18,7 +18,7 @@ from experiments.images.config import (
 from experiments.images.published import published
 from sparse_attn.engine.command import from_dict
 from sparse_attn.engine.config import ReportConfig
-from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED, Resources
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
 from sparse_attn.engine.sweep.plan import PlannedRun
 from sparse_attn.engine.sweep.records import Record
 from tests.commands import ROOT
@@ -128,25 +128,6 @@ def test_report_holds_ours_and_theirs(tiny: ImageSweepConfig) -> None:
     files = {path.name: path.read_bytes() for path in page.parent.iterdir() if path.is_file()}
     EXPERIMENT.report(ReportConfig(config.output_dir))
     assert all((page.parent / name).read_bytes() == content for name, content in files.items())
-
-
-def test_report_on_a_sweep_that_has_hardly_begun(tiny: ImageSweepConfig, tmp_path: Path) -> None:
-    folder = Path(tiny.output_dir)
-    folder.mkdir(parents=True)
-    (folder / "sweep.json").write_text(json.dumps({"format": 1, **tiny.content()}))
-    run = EXPERIMENT.plan(tiny).first[TASK, "softmax"][0]
-    write_record(folder, run.record(status="diverged", error="training has diverged"))
-    EXPERIMENT.report(ReportConfig(str(folder), str(tmp_path / "page")))
-    text = (tmp_path / "page/report.md").read_text()
-    assert "1 diverged of 6" in text
-    assert "0.01: diverged; 0.02: not run" in text
-
-
-def test_a_bad_loss_is_found_before_the_first_run(tiny: ImageSweepConfig) -> None:
-    bad = {"sphere": SweptLoss("spherical-softmax", [0.01], {"eps": 0.0})}
-    with pytest.raises(ValueError, match=r"sphere on mnist: loss\.name=spherical-softmax"):
-        EXPERIMENT.search(replace(tiny, losses=bad), Resources())
-    assert not Path(tiny.output_dir).exists()
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)

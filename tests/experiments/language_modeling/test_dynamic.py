@@ -1,7 +1,6 @@
 """Dynamic evaluation against a plain loop, and what it must leave as it was."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -156,23 +155,6 @@ def test_weights_gradients_and_mode_stay(fails: bool):
         assert parameter.grad is not None
         assert (parameter.grad == 7).all()
     assert model.training
-
-
-def test_runs_under_no_grad():
-    model, config = recurrent(), DynamicConfig(batch=10)
-    expected = dynamic_evaluation(model, TRAIN, TEST, config)
-    with torch.no_grad():
-        assert dynamic_evaluation(model, TRAIN, TEST, config) == expected
-        assert not torch.is_grad_enabled()
-
-
-def test_statistics_serve_all_rates():
-    model, config = recurrent(), DynamicConfig(lr=0.01, batch=10)
-    found = gradient_statistics(model, TRAIN, config)
-    for lr in (0.01, 0.02):
-        rated = replace(config, lr=lr)
-        expected = dynamic_evaluation(model, TRAIN, TEST, rated)
-        assert dynamic_evaluation(model, TRAIN, TEST, rated, found) == expected
 
 
 def test_defaults_of_each_form():

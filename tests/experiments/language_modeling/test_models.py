@@ -96,24 +96,6 @@ def test_weight_drop_is_one_mask_on_the_recurrent_weights_alone():
     torch.testing.assert_close(dropped, torch.stack(expected, 1))
 
 
-def test_a_layer_goes_back_and_forth_between_training_and_evaluation():
-    layer = DropConnectLSTM(5, 7, 0.4)
-    x, h, c = torch.randn(3, 4, 5), torch.zeros(3, 7), torch.zeros(3, 7)
-    for _ in range(2):
-        first = layer.eval()(x, h, c)[0]
-        assert torch.equal(first, layer(x, h, c)[0])
-        assert not torch.equal(first, layer.train()(x, h, c)[0])
-    assert [name for name, _ in layer.named_parameters()] == [
-        "weight_ih",
-        "weight_hh",
-        "bias_ih",
-        "bias_hh",
-    ]
-    layer(x, h, c)[0].sum().backward()
-    dropped = layer.weight_hh.grad == 0
-    assert 0.2 < dropped.float().mean() < 0.6
-
-
 def test_locked_dropout_has_one_mask_for_all_positions():
     x = torch.ones(3, 50, 40)
     dropped = locked_dropout(x, 0.25, True)

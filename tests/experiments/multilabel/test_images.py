@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 from transformers import AutoModel, AutoModelForImageClassification
 
 from experiments.multilabel.config import MethodConfig, MultilabelRunConfig, TrainConfig
@@ -92,17 +91,6 @@ def test_every_kind_of_picture_has_three_channels(tmp_path: Path, mode: str) -> 
     file = tmp_path / "a.png"
     Image.new("RGB", (5, 5), "red").convert(mode).save(file, "tiff" if mode == "CMYK" else "png")
     assert read_pixels(file, 4).shape == (3, 4, 4)
-
-
-def test_batches_of_worker_processes(tmp_path: Path) -> None:
-    splits = {"train": {"1": ["cat"], "2": ["dog"], "3": ["cow"]}, "val": {"4": ["bus"]}}
-    data = load_images(replace(voc(tmp_path, splits), size=4))
-    loader = DataLoader(data.train, batch_size=2, collate_fn=data.collate, num_workers=1)
-    here = DataLoader(data.train, batch_size=2, collate_fn=data.collate)
-    for there, batch in zip(loader, here, strict=True):
-        assert there["inputs"].shape[1:] == (3, 4, 4)
-        assert torch.equal(there["inputs"], batch["inputs"])
-        assert torch.equal(there["labels"], batch["labels"])
 
 
 # Networks
