@@ -56,19 +56,6 @@ def test_a_masked_row_is_the_row_without_those_classes(loss):
 
 
 @every_case
-@pytest.mark.parametrize("target", [torch.tensor([2, 3]), SEVERAL], ids=["class", "several"])
-def test_a_label_with_a_score_of_minus_infinity_is_infinite(case, target):
-    z = random_scores()
-    z[0, [0, 2]] = -math.inf
-    z.requires_grad_()
-    rows = case(z, target, reduction="none")
-    rows.sum().backward()
-    assert rows[0] == math.inf
-    assert rows[1].isfinite()
-    assert z.grad.isfinite().all()
-
-
-@every_case
 @given(data=st.data())
 @settings(max_examples=10)
 def test_the_order_of_classes_does_not_matter(case, data):
@@ -148,23 +135,8 @@ def test_float32_keeps_its_digits_far_from_0(loss):
 MOST = torch.finfo(torch.float32).max
 
 
-def test_label_weights_whose_sum_overflows_are_labels():
-    z, heavy = torch.tensor(Z), torch.tensor([MOST, 0.0, MOST, 0.0])
-    assert_close(
-        losses.sparsemax_loss(z, heavy), losses.sparsemax_loss(z, heavy / MOST).item(), 1e-6
-    )
-
-
 @pytest.mark.parametrize("q", [1e300, MOST])
 def test_a_huge_q_is_sparsemax(q):
     z, y = torch.tensor(Z), torch.tensor([1, 0, 1, 1])
     expected = losses.sparsegen_hinge_loss(z, y).item()
     assert_close(losses.sparsehourglass_loss(z, y, q), expected, 1e-6)
-
-
-@every_case
-def test_finite_scores_of_any_size_give_no_nan(case):
-    """Squares and differences that float32 cannot hold make the loss large, or inf."""
-    for row in ([MOST, -MOST, 0.0, 1e30], [1e20, 1e20, -1e20, 0.0], [-MOST] * 4):
-        for label in range(4):
-            assert case(torch.tensor(row), torch.tensor(label)) >= 0

@@ -22,7 +22,6 @@ ROWS = [
         ("contexts", swept(contexts=0), ValueError, "contexts=0"),
         ("heads", swept(heads={"hardmax": {}}), ValueError, "'hardmax': unknown"),
         ("option", swept(heads={"plif": {"units": 3}}), TypeError, "units=3: unknown"),
-        ("rates", swept(learning_rates=[0.0]), ValueError, "learning_rate=0.0"),
         ("steps", swept(steps=0), ValueError, "steps=0"),
         ("batch", swept(batch=31), ValueError, "batch=31"),
         ("seeds", swept(seeds=0), ValueError, "seeds=0"),

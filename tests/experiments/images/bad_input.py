@@ -59,7 +59,6 @@ ROWS = [
         ("rate", train("--train.learning_rate", "0"), SystemExit, "learning_rate=0"),
         ("runs", sweep(runs=0), ValueError, "runs=0"),
         ("losses", sweep(losses={}), ValueError, "losses={}"),
-        ("label", sweep(losses={"a/b": SweptLoss("mse", [1])}), ValueError, "'a/b' must fit"),
         ("rates", sweep(losses={"m": SweptLoss("mse", [1, 1])}), ValueError, "each once"),
         ("train", sweep(train=TrainConfig(seed=3)), ValueError, "seed=3"),
     )

@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,63 +163,45 @@ def test_official_splits_keep_the_test_images() -> None:
     assert len(splits.validation) == 4
 
 
-def break_magic(folder: Path) -> None:
-    file = folder / "train-images-idx3-ubyte"
-    file.write_bytes(b"\0\0\r\3" + file.read_bytes()[4:])
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+FILES: list[tuple[str, Callable[[bytes], bytes] | None, str]] = [
+    (IMAGES, lambda b: b"\0\0\r\3" + b[4:], f"{IMAGES}: starts with 00000d03, expected .*0000080"),
+    (IMAGES, lambda b: b[:-10], "7,046 bytes of data, expected 7,056 .*; .*download it again"),
+    (LABELS, None, rf"{LABELS} \(or .*\.gz\) is missing beside {IMAGES}"),
+    (f"{IMAGES}.gz", lambda b: gzip.compress(b)[:-20], "not a whole gzip file"),
+]
 
 
-def cut_short(folder: Path) -> None:
-    file = folder / "train-images-idx3-ubyte"
-    file.write_bytes(file.read_bytes()[:-10])
-
-
-def lose_labels(folder: Path) -> None:
-    (folder / "train-labels-idx1-ubyte").unlink()
-
-
-def drop_a_label(folder: Path) -> None:
-    write_mnist(folder, "train", (digits(9)[0], digits(8)[1]))
-
-
-def spoil_gzip(folder: Path) -> None:
-    for file in list(folder.iterdir()):
-        content = gzip.compress(file.read_bytes())[:-20]
-        file.with_name(f"{file.name}.gz").write_bytes(content)
-        file.unlink()
-
-
-def empty(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.unlink()
-
-
-def other_labels(folder: Path) -> None:
-    images, labels = digits(9)
-    write_mnist(folder, "train", (images, labels + 90))
-
-
-def pad(folder: Path) -> None:
-    images, labels = digits(9)
-    write_mnist(folder, "train", (np.pad(images, ((0, 0), (2, 2), (2, 2))), labels))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (pad, r"of shape \(9, 1, 32, 32\), expected \(N, 1, 28, 28\); is data\.name right"),
-        (break_magic, r"train-images-idx3-ubyte: starts with 00000d03, expected .*00000803"),
-        (cut_short, r"7,046 bytes of data, expected 7,056 for 9 x 28 x 28; .*download it again"),
-        (lose_labels, r"train-labels-idx1-ubyte \(or .*\.gz\) is missing beside train-images"),
-        (drop_a_label, r"has 9 images, train-labels-idx1-ubyte 8 labels; expected as many"),
-        (spoil_gzip, r"not a whole gzip file"),
-        (empty, r"no mnist files there; expected some of train-images-idx3-ubyte"),
-        (other_labels, r"is 9\d; expected 0 to 9; is data\.name right"),
-    ],
-)
-def test_broken_mnist_files(tmp_path: Path, spoil: Any, message: str) -> None:
+@pytest.mark.parametrize(("name", "change", "message"), FILES, ids=[row[2] for row in FILES])
+def test_broken_files(
+    name: str, change: Callable[[bytes], bytes] | None, message: str, tmp_path: Path
+) -> None:
     write_mnist(tmp_path, "train", digits(9))
-    spoil(tmp_path)
+    file = tmp_path / name.removesuffix(".gz")
+    content = file.read_bytes()
+    file.unlink()
+    if change is not None:
+        (tmp_path / name).write_bytes(change(content))
     with pytest.raises((ValueError, OSError), match=message):
+        load_images(DataConfig(data_dir=str(tmp_path)))
+
+
+PIXELS, CLASSES = digits(9)
+ARRAYS = [
+    (np.pad(PIXELS, ((0, 0), (2, 2), (2, 2))), CLASSES, r"\(9, 1, 32, 32\), .*is data\.name right"),
+    (PIXELS, CLASSES[:8], "has 9 images, train-labels-idx1-ubyte 8 labels; expected as many"),
+    (PIXELS, CLASSES + 90, r"is 9\d; expected 0 to 9; is data\.name right"),
+]
+
+
+@pytest.mark.parametrize(("pixels", "classes", "message"), ARRAYS, ids=[row[2] for row in ARRAYS])
+def test_arrays_that_are_no_mnist(
+    pixels: np.ndarray, classes: np.ndarray, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OSError, match="no mnist files there; expected some of train-images"):
+        load_images(DataConfig(data_dir=str(tmp_path)))
+    write_mnist(tmp_path, "train", (pixels, classes))
+    with pytest.raises(ValueError, match=message):
         load_images(DataConfig(data_dir=str(tmp_path)))
 
 
