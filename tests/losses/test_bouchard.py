@@ -5,7 +5,7 @@ import math
 import numpy
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
@@ -42,15 +42,6 @@ def test_golden_values():
 
 
 # Beside root finders, a general minimiser and the formula
-
-
-@every_form
-@given(z=Scores)
-@settings(max_examples=15)
-def test_bound_is_the_least_over_both_parameters(form, z):
-    ours = bouchard_bound(torch.tensor(z, dtype=torch.float64), form)
-    assume(len(z) > 1)  # alpha is then at minus infinity, where no minimiser arrives
-    assert_close(ours, oracle.bouchard_least(z, form == "per_class"), 0, 1e-8)
 
 
 @given(n=st.integers(1, 300), power=st.floats(-2, 3), shift=st.floats(-50, 50), seed=st.integers(0))
@@ -131,32 +122,6 @@ def test_nothing_takes_part(xi):
 def test_slope_of_the_shared_bound_by_its_moments(n):
     scores = 2 * torch.randn(3, n, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda z: of_moments(z)[0], (scores,))
-
-
-def curvature(size):
-    """lambda(xi) and its slope, from those of the bound of one class: dB/dz = 1/2 + 2 lambda z."""
-    z, xi = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in ([0.5], size))
-    (slope,) = torch.autograd.grad(bouchard_bound(z, xi, alpha=0.0), z, create_graph=True)
-    (bend,) = torch.autograd.grad(slope, xi)
-    return slope.item() - 1 / 2, bend.item()
-
-
-@given(st.floats(-7, 3).map(lambda power: 10**power))
-@example(0.03 - 1e-15)  # on either side of its series
-@example(0.03 + 1e-15)
-def test_curvature_and_its_slope(size):
-    """lambda = tanh(xi/2) / (4 xi) against its integral form, of which nothing cancels.
-
-    tanh(x)/x is the mean over s in [0, 1] of sech^2(s x).
-    """
-    value, slope = curvature(size)
-    assert_close(value, math.tanh(size / 2) / (4 * size), 1e-14, 1e-16)
-    nodes, weights = numpy.polynomial.legendre.leggauss(60)
-    nodes = (nodes + 1) / 2
-    x = nodes * size / 2
-    if size < 20:  # beyond, the nodes miss the peak
-        inner = (-nodes * numpy.tanh(x) / numpy.cosh(x) ** 2) @ weights / 2
-        assert_close(slope, inner / 8, 1e-9, 1e-18)
 
 
 # Precision

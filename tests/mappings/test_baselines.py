@@ -38,14 +38,6 @@ def test_temperature_at_its_ends():
 # top-k-softmax
 
 
-@pytest.mark.parametrize("k", [12.0, 12.5, 1e300, math.inf])
-def test_top_k_of_all_is_softmax(k):
-    for scores in (random_scores(5, 12), random_scores(5, 12, dtype=torch.float32)):
-        for mask in (None, random_mask(5, 12)):
-            expected = maps.softmax(scores, mask=mask)
-            assert torch.equal(maps.top_k_softmax(scores, k, mask=mask), expected)
-
-
 # random-drop-softmax
 
 
