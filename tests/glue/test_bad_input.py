@@ -69,26 +69,33 @@ def finished(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "step"),
     first(
-        "trainer_state.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"
+        ("trainer_state.json", 3),
+        ("model.safetensors", 3),
+        ("optimizer.pt", 3),
+        ("scheduler.pt", 3),
+        ("rng_state.pth", 3),
+        ("trainer_state.json", 0),
     ),
 )
 def test_checkpoint_cut_short(
     broken: str,
+    step: int,
     finished: tuple[Path, dict[str, Any]],
     asked: Asked,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder = shutil.copytree(finished[0], tmp_path / "run")
-    file = folder / "checkpoint-6" / broken
-    content = file.read_bytes()
-    file.write_bytes(content[: len(content) // 2])
-    assert last_complete_checkpoint(folder) == folder / "checkpoint-3"
+    for name in ("checkpoint-6",) if step else ("checkpoint-3", "checkpoint-6"):
+        file = folder / name / broken
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+    assert last_complete_checkpoint(folder) == (folder / f"checkpoint-{step}" if step else None)
     assert f"checkpoint-6 is truncated ({broken}" in caplog.text
     resumed = trained(prepared(asked(folder, "--resume")))
-    assert resumed["resumed_from_step"] == 3
+    assert resumed["resumed_from_step"] == step
     assert resumed["metrics"] == finished[1]["metrics"]
 
 

@@ -18,8 +18,6 @@ from experiments.images.data.base import Images, cut, load_images, load_splits
 from tests.commands import refusal
 from tests.experiments.images.making import colours, digits, write_mnist
 
-T10K = Path(__file__).parents[3] / "../shared/data/mnist"
-
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_idx_files_give_the_images_that_were_written(tmp_path: Path, zipped: bool) -> None:
@@ -32,16 +30,6 @@ def test_idx_files_give_the_images_that_were_written(tmp_path: Path, zipped: boo
         assert parts[part].pixels.shape == (len(labels), 1, 28, 28)
         assert np.array_equal(parts[part].pixels[:, 0].numpy(), pixels)
         assert parts[part].labels.tolist() == labels.tolist()
-
-
-@pytest.mark.skipif(not T10K.is_dir(), reason="the t10k files of MNIST are not in ../shared/data")
-def test_the_files_of_mnist_themselves() -> None:
-    images = load_images(DataConfig(data_dir=str(T10K)))["test"]
-    assert images.labels[:5].tolist() == [7, 2, 1, 0, 4]
-    assert images.pixels.shape == (10_000, 1, 28, 28)
-    # the first is a seven: white strokes on black, at the top and in the right half
-    assert images.pixels[0, 0, 7, 6:10].min() > 80
-    assert not images.pixels[0, 0, 20, :8].any()
 
 
 class Stored:
