@@ -56,6 +56,19 @@ def test_a_masked_row_is_the_row_without_those_classes(loss):
 
 
 @every_case
+@pytest.mark.parametrize("target", [torch.tensor([2, 3]), SEVERAL], ids=["class", "several"])
+def test_a_label_with_a_score_of_minus_infinity_is_infinite(case, target):
+    z = random_scores()
+    z[0, [0, 2]] = -math.inf
+    z.requires_grad_()
+    rows = case(z, target, reduction="none")
+    rows.sum().backward()
+    assert rows[0] == math.inf
+    assert rows[1].isfinite()
+    assert z.grad.isfinite().all()
+
+
+@every_case
 @given(data=st.data())
 @settings(max_examples=10)
 def test_the_order_of_classes_does_not_matter(case, data):
