@@ -8,6 +8,7 @@ from typing import Any
 from glue.config import RunConfig
 from glue.sweep import CandidateConfig
 from glue.train import chosen, read_data
+from glue.trainer import trackers
 from sparse_attn.evaluation.data import read_split
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from tests.bad_input import Wrong
@@ -98,6 +99,7 @@ CASES: list[tuple[str, type[Exception], Call, str]] = [
     ("task file", FileNotFoundError, lambda f: get_task(f / "absent.yml"), r"absent\.yml"),
     ("split", ValueError, lambda f: read_split(TASKS["MNLI"], f, "dev"), "no split 'dev'"),
     ("data_dir", ValueError, lambda _: read_split(TASKS["RTE"], None, "train"), "data_dir"),
+    ("report_to", ValueError, lambda _: trackers("tensorbord"), "report_to='tensorbord'"),
 ]
 
 ENTRIES = [

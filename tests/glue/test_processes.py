@@ -171,15 +171,6 @@ def test_uneven_last_batch_counts_once(runs: Runs) -> None:
     runs.assert_learned("two-29", (2,), layers=2)
 
 
-@pytest.mark.soak  # the next test has such a process too
-def test_process_without_rows_in_the_last_batch(runs: Runs) -> None:
-    """26 rows: the last step has 2, all of them the first process's; a value of shape [1]."""
-    runs.run("one-26", [], 26, 8, *BY_LAYER)
-    runs.run("two-26", [*TWO, "-m", "glue"], 26, 4, *BY_LAYER)
-    runs.assert_equal("one-26", "two-26")
-    runs.assert_learned("two-26", (1,), layers=1)
-
-
 @pytest.mark.slow
 def test_fsdp_shards_learned_values(runs: Runs) -> None:
     """A value of shape [1] lies on the first of two processes, the second holds nothing of it."""

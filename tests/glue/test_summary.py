@@ -9,7 +9,6 @@ from tqdm import tqdm
 
 from glue.__main__ import main
 from glue.config import MappingConfig, RunConfig
-from glue.progress import lines
 from glue.scoring import baseline
 from glue.summary import summary
 from sparse_attn.engine.config import ScheduleConfig
@@ -47,28 +46,6 @@ def test_table_of_a_run() -> None:
         "results: runs/a b/results.json",
         'next: sparse-attn inspect \'runs/a b/model\' "TEXT" --pair "TEXT"',
     ]
-
-
-def test_names_of_mappings() -> None:
-    assert MappingConfig().title == "softmax"
-    learned = MappingConfig("t-softmax", {"t": 2.0}, learn=["t"], per="head")
-    assert learned.title == "t-softmax, t 2, t learned per head"
-    assert MappingConfig("weighted-softmax", {"weights": [1.0, 2.0]}).title == (
-        "weighted-softmax, weights [1.0, 2.0]"
-    )
-
-
-def test_lines_of_logs() -> None:
-    log = {"loss": 0.69314, "grad_norm": 1.0, "learning_rate": 5e-6, "epoch": 0.4}
-    assert lines({**log, "sparsity/r": 0.075}, 10, 60) == [
-        "step 10 of 60, epoch 0.40: loss 0.6931, learning rate 5e-06, r 0.075"
-    ]
-    log = {"eval_dev_matched_accuracy": 0.5, "eval_dev_matched_loss": 1.1, "epoch": 1.0}
-    log |= {"eval_dev_matched_sparsity": 0.172, "eval_dev_matched_runtime": 3.0}
-    assert lines(log, 10, 60) == [
-        "epoch 1, dev_matched: accuracy 0.5000, loss 1.1000, exact zeros 17.2%"
-    ]
-    assert lines({"train_runtime": 3.0, "train_loss": 0.6, "epoch": 2.0}, 60, 60) == []
 
 
 def test_what_a_command_says(

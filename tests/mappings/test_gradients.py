@@ -1,11 +1,14 @@
-"""Gradients: finite differences in float64, closed forms, and what is kept at kinks and ties."""
+"""Gradients: finite differences in float64, closed forms, and what is kept at kinks and ties.
+
+Backward and forward, one and in batches, first and second.
+"""
 
 import math
 
 import pytest
 import torch
 from torch.autograd import gradcheck
-from torch.autograd.functional import jacobian
+from torch.autograd.functional import hessian, jacobian
 
 from sparse_attn import functional as maps
 
@@ -27,6 +30,12 @@ from .cases import (
     smooth_scores,
 )
 
+# of PyTorch's own rules: for forward mode, and for operators without a rule for batches
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning"),
+]
+EVERY = {**CHECK, "check_forward_ad": True, "check_batched_grad": True}
 masks = pytest.mark.parametrize("masked", [False, True], ids=["full", "masked"])
 
 
@@ -43,7 +52,7 @@ def tensor(value, **options):
 def test_scores(case, log, masked):
     scores = smooth_scores(case, 4, 7).requires_grad_()
     mask = random_mask(4, 7) if masked else None
-    assert gradcheck(lambda z: finite(case(z, mask=mask, log=log)), scores, **CHECK)
+    assert gradcheck(lambda z: finite(case(z, mask=mask, log=log)), scores, **EVERY)
 
 
 @cases
@@ -84,6 +93,20 @@ def test_shared_maxima_are_constant(name, q, row, log):
         assert (gradient == 0).all()
 
 
+@calm
+def test_second_derivatives(case):
+    """Forward over reverse, as in torch.func, and reverse over reverse."""
+    row, weights = smooth_scores(case, 6), torch.randn(6, dtype=torch.float64)
+
+    def call(z):
+        return (case(z) * weights).sum()
+
+    expected = jacobian(lambda z: torch.func.grad(call)(z), row, create_graph=False)
+    assert_close(torch.func.hessian(call)(row), expected)
+    assert_close(hessian(call, row), expected)
+    assert_close(hessian(call, row, vectorize=True), expected)
+
+
 # Parameters
 
 VALUES = [(p.mapping, {p.name: p.values[:4]}) for p in LEARNABLE]
@@ -106,7 +129,7 @@ def test_parameters(name, params, log, masked):
 
     gradients = torch.autograd.grad(call(scores, *tensors).pow(2).sum(), tensors)
     assert all(gradient.abs().max() > 1e-4 for gradient in gradients)
-    assert gradcheck(call, (scores, *tensors), **CHECK)
+    assert gradcheck(call, (scores, *tensors), **EVERY)
 
 
 def test_weights():

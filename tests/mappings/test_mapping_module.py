@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from sparse_attn import Mapping, mapping_names
-from sparse_attn import functional as maps
 
 from .cases import (
     LEARNABLE,
@@ -248,23 +247,6 @@ def test_learned_functions_start_as_softmax(name):
     scores = scores_of(50, 64).mul(3)
     # PLIF starts with slopes of exactly 1; the network's steps add up to a line within 1e-5.
     assert_close(Mapping(name)(scores), scores.softmax(-1), rtol=1e-4, atol=1e-6)
-
-
-def test_learned_functions_take_their_options():
-    plif = Mapping("plif", knots=8, bound=2.0)
-    assert [tuple(p.shape) for p in plif.parameters()] == [(8,)]
-    monotone = Mapping("monotone", units=5, bound=2.0)
-    assert [tuple(p.shape) for p in monotone.parameters()] == [(5,)] * 3
-    with torch.no_grad():
-        next(plif.parameters()).copy_(torch.linspace(-1, 1, 8))
-    scores = scores_of(4, 9)
-    assert torch.equal(plif(scores), maps.plif(scores, torch.linspace(-1, 1, 8), bound=2.0))
-
-
-def test_digits_beyond_float32_are_not_shown() -> None:
-    sinks = Mapping("entmax", alpha=1.1, learn="alpha", sink=[0.1, -2.3], num_heads=2)
-    assert repr(sinks) == ("Mapping('entmax', alpha=[1.1, 1.1], sink=[0.1, -2.3], learn=['alpha'])")
-    assert "<td>[0.1, -2.3]</td>" in sinks._repr_html_()
 
 
 def test_a_notebook_shows_parameters_and_ranges() -> None:

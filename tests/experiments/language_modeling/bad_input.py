@@ -116,9 +116,7 @@ REFUSED: dict[type[BaseException], list[tuple[Callable[[Path], object], str]]] =
     ],
     ValueError: [
         (partial(sweep, heads={"a": SOFTMAX}), "baseline"),
-        (partial(sweep, heads={"softmax": SOFTMAX, "a/b": SOFTMAX}), "a/b"),
         (partial(sweep, heads={"softmax": SOFTMAX, "sparsemax": SPARSE}, **RATES), "sparsemax"),
-        (partial(sweep, learning_rates=[1.0, 1.0]), "learning_rates"),
         (partial(sweep, seeds=0), "seeds=0"),
         (partial(sweep, train=StageConfig(learning_rate=1.0)), "learning_rates"),
         (of(StageConfig, optimizer="adam", average_from=0), "optimizer"),

@@ -38,15 +38,6 @@ def sweep(tmp_path: Path) -> LanguageSweepConfig:
     )
 
 
-def test_one_learning_rate_needs_no_trials(sweep: LanguageSweepConfig) -> None:
-    plan = EXPERIMENT.plan(replace(sweep, learning_rates=[0.1]))
-    runs = [run for cell in plan.first.values() for run in cell]
-    assert [(run.mapping, run.stage, run.config.seed) for run in runs] == [
-        (label, "grid", seed) for label in sweep.heads for seed in range(3)
-    ]
-    assert {run.config.train.learning_rate for run in runs} == {0.1}
-
-
 def test_places_do_not_decide_a_run(sweep: LanguageSweepConfig) -> None:
     moved = replace(
         sweep, corpus=CorpusConfig("ptb", "elsewhere"), output_dir="other", device="auto", chunk=9

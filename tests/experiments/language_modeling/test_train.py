@@ -175,12 +175,6 @@ def test_output_dir_belongs_to_one_run(config: LanguageRunConfig, tmp_path: Path
         EXPERIMENT.prepare(replace(short, corpus=moved, output_dir=str(tmp_path / "moved")))
 
 
-def test_a_budget_of_steps_ends_within_an_epoch(config: LanguageRunConfig):
-    stage = replace(SHORT, vary=False, max_steps=3, epochs=5)
-    results = run(replace(config, train=stage, finetune=None))
-    assert [epoch["steps"] for epoch in results["epochs"]] == [3]
-
-
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(config: LanguageRunConfig):
     wild = replace(STAGE, average_from="never", learning_rate=1e38, clip=None, epochs=9)
     with pytest.raises(DivergedError, match=r"diverged; lower finetune\.learning_rate"):
@@ -205,22 +199,6 @@ def test_a_mapping_with_zeros_trains_by_its_own_loss(config: LanguageRunConfig):
     assert results["status"] == "finished"
     assert results["epochs"][-1]["train_nll"] < results["epochs"][0]["train_nll"]
     assert results["test_perplexity"] > 1
-
-
-def lstm_in_bfloat16() -> bool:
-    """Whether oneDNN has an LSTM in bfloat16 for this processor."""
-    try:
-        with torch.autocast("cpu", torch.bfloat16):
-            torch.nn.LSTM(4, 4)(torch.randn(2, 1, 4))
-    except RuntimeError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not lstm_in_bfloat16(), reason="this processor has no bfloat16 LSTM in oneDNN")
-def test_bfloat16_learns(config: LanguageRunConfig):
-    results = run(replace(config, precision="bfloat16", finetune=None))
-    assert results["epochs"][-1]["train_nll"] < math.log(10)
 
 
 @pytest.mark.slow

@@ -33,12 +33,6 @@ def test_f1_by_hand() -> None:
     )
 
 
-def test_nothing_decided_and_nothing_true_is_0() -> None:
-    nothing = torch.zeros(3, 4)
-    assert micro_f1(nothing.bool(), nothing) == 0
-    assert set(f1_scores(nothing.bool(), nothing).values()) == {0.0}
-
-
 def test_every_threshold_is_strict_and_0_is_the_support() -> None:
     log_p = torch.tensor([[0.5, 0.25, 0.25, 0.0]]).log()
     target = torch.tensor([[1.0, 1, 1, 0]])
