@@ -23,7 +23,7 @@ def check(config: CheckConfig, resources: Resources) -> None:
     """Run the sweep of a check, and report."""
     sweep = config.sweep()
     if resources.dry_run:
-        print("\n".join(EXPERIMENT.due(sweep)))
+        print("\n".join(EXPERIMENT.due(sweep, resources)))
         return
     EXPERIMENT.search(sweep, resources)
     print(EXPERIMENT.report(ReportConfig(sweep.output_dir)))

@@ -26,7 +26,7 @@ class CheckConfig(LabelledFiles):
         mappings: what to compare with softmax, such as entmax:alpha=1.5 or, with commas between
             several, entmax:alpha=1.5,r-softmax:r=0.15.
         model: hub id, folder, or pkg://package/folder for weights in an installed package.
-        output_dir: folder for the report, sweep.json and one record per run.
+        output_dir: folder for the report, sweep.json and the runs.
         train: how to train; the check sets learning_rate and seed.
     """
 

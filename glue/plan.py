@@ -44,7 +44,7 @@ def _trials(
 
 
 def _final(best: RunConfig, seed: int) -> RunConfig:
-    """Return a run of the best trial's setting with this seed, on the round_length training set."""
+    """Return a run of the best trial's setting with this seed, on the whole training set."""
     return replace(best, selection=None, evaluate="end", train=replace(best.train, seed=seed))
 
 

@@ -87,7 +87,7 @@ class SweepConfig(LabelledFiles):
 
     Args:
         model: hub id, folder, or pkg://package/folder for weights in an installed package.
-        output_dir: folder for sweep.json and one record per run.
+        output_dir: folder for sweep.json and the runs.
         tasks: name (or YAML file) of each task, with its own settings; not beside train_file.
         mappings: a label for each mapping, and its settings. `softmax` is the baseline.
         learning_rates: values to try.

@@ -78,7 +78,7 @@ class BottleneckSweepConfig:
     vocabulary and dimension by mean KL on held-out targets.
 
     Args:
-        output_dir: folder for sweep.json and one record per run.
+        output_dir: folder for sweep.json and the runs.
         alphas: concentrations of the targets, P* ~ Dirichlet(alpha, ..., alpha).
         contexts: N, the number of targets, each with a free context vector.
         vocabularies: M, numbers of words.

@@ -193,7 +193,7 @@ class ImageSweepConfig(SetupConfig):
     test images. Run k has the same split, initial weights and image order for every loss.
 
     Args:
-        output_dir: folder for sweep.json and one record per run.
+        output_dir: folder for sweep.json and the runs.
         losses: the losses, by label.
         runs: final runs per loss, with seeds 0, 1, ...
     """

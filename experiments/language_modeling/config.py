@@ -133,7 +133,7 @@ class LanguageSweepConfig(SetupConfig):
     and the final runs use the one with the lowest validation perplexity.
 
     Args:
-        output_dir: folder for sweep.json and one record per run.
+        output_dir: folder for sweep.json and the runs.
         heads: the heads, by label; `softmax` is the baseline.
         learning_rates: learning rates of the first stage to try.
         seeds: final runs per head, with seeds 0, 1, ...

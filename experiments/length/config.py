@@ -118,7 +118,7 @@ class LengthSweepConfig(SetupConfig):
     """Attention functions x seeds with the same model, texts, steps and learning rate.
 
     Args:
-        output_dir: folder for sweep.json and one record per run.
+        output_dir: folder for sweep.json and the runs.
         attentions: a label, then the attention function; one has the label softmax.
         seeds: runs of each, with seeds 0, 1, ...
         device: auto (a GPU if available), cpu or cuda.

@@ -156,7 +156,7 @@ class MultilabelSweepConfig:
     and the final runs use the one with the best validation F1.
 
     Args:
-        output_dir: folder for sweep.json and one record per run.
+        output_dir: folder for sweep.json and the runs.
         data: the data sets, by label.
         methods: the methods, by label; `softmax` is the baseline.
         learning_rates: learning rates of Adam to try.

@@ -28,7 +28,7 @@ OURS = ["sparse_attn.engine", "sparse_attn.glue", "glue", "experiments"]
 
 SWITCHES = {
     "resume": "continue the interrupted run in output_dir",
-    "dry_run": "check everything, start nothing; print the runs that are due, time and disk",
+    "dry_run": "check everything, start nothing; print the runs that are due",
 }
 
 

@@ -200,13 +200,14 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         words = [str(folder), *import_options(imported())]
         print(f"next: {self.program.prog} report {shlex.join(words)}")
 
-    def due(self, sweep: SweepT) -> list[str]:
+    def due(self, sweep: SweepT, resources: Resources) -> list[str]:
         """Check a sweep, and return the number of runs that are due, as lines for the terminal."""
         from sparse_attn.engine.sweep.run import check_folder
 
         plan, folder = self.plan(sweep), Path(sweep.output_dir)
         check_folder(folder, sweep.content())
         self.check(sweep, plan)
+        plan = plan.shard(resources.shard, resources.num_shards)
         done = plan.completed(folder)
         due = {cell: plan.size(cell, done) for cell in plan.cells}
         for record in done.values():
@@ -319,6 +320,6 @@ class Experiment(ABC, Generic[RunT, SweepT]):
         elif command.name == "report":
             print(self.report(*configs))
         elif configs[1].dry_run:
-            print("\n".join(self.due(configs[0])))
+            print("\n".join(self.due(*configs)))
         else:
             self.search(*configs)

@@ -9,6 +9,8 @@ import sys
 from typing import Any, Self
 
 import ray
+import ray.exceptions
+from tqdm import tqdm
 
 from sparse_attn.engine.sweep.config import Resources
 from sparse_attn.engine.sweep.pool import Job
@@ -19,15 +21,19 @@ class RayPool:
 
     Raises:
         ConnectionError: there is no cluster at the address.
+        ValueError: no machine has the resources of one run.
     """
 
     def __init__(self, resources: Resources) -> None:
         ray.init(resources.address, log_to_driver=False, logging_level=logging.ERROR)
-        have = ray.cluster_resources()
-        gpus = float("GPU" in have) if resources.gpus_per_run is None else resources.gpus_per_run
-        needs = {"CPU": resources.cpus_per_run, **({"GPU": gpus} if gpus else {})}
-        # a tenth of a GPU fits ten times, though 1 // 0.1 is 9
-        self._slots = int(min(have.get(kind, 0) / need for kind, need in needs.items()) + 1e-6)
+        gpus = resources.gpus_per_run
+        if gpus is None:
+            gpus = float("GPU" in ray.cluster_resources())
+        self._needs = {"CPU": resources.cpus_per_run, **({"GPU": gpus} if gpus else {})}
+        if not self._slots():
+            ray.shutdown()
+            needed = " and ".join(f"{need:g} {kind}" for kind, need in self._needs.items())
+            raise ValueError(f"address={resources.address}: no machine has {needed} for a run")
         self._task: Any = ray.remote(num_cpus=resources.cpus_per_run, num_gpus=gpus, max_retries=0)(
             _run
         )
@@ -41,7 +47,16 @@ class RayPool:
 
     @property
     def has_room(self) -> bool:
-        return len(self._running) < max(self._slots, 1)
+        return len(self._running) < self._slots()
+
+    def _slots(self) -> int:
+        """Count the runs that fit on the machines at once; machines may come and go."""
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        # a tenth of a GPU fits ten times, though 1 // 0.1 is 9
+        return sum(
+            int(min(have.get(kind, 0) / need for kind, need in self._needs.items()) + 1e-6)
+            for have in machines
+        )
 
     def start(self, key: str, job: Job) -> None:
         path = os.environ.get("PYTHONPATH", "")
@@ -49,6 +64,11 @@ class RayPool:
 
     def ended(self) -> list[str]:
         ended, _ = ray.wait(list(self._running))
+        for task in ended:
+            try:
+                ray.get(task)
+            except ray.exceptions.RayError as error:
+                tqdm.write(f"{type(error).__name__}: {error}")
         return [self._running.pop(task) for task in ended]
 
 

@@ -21,6 +21,7 @@ from sparse_attn.system.files import read_json
 from sparse_attn.system.run_folders import RESULTS_FILE
 
 Cell = tuple[str, str]
+LAST_LINES = 20  # kept of the log of a run that failed
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,16 @@ class PlannedRun:
         )
 
     def read(self, sweep: Path) -> Record | None:
-        """Return its record from results.json, None without one; a broken file is a ValueError."""
-        file = self.folder(sweep) / RESULTS_FILE
+        """Return its record from results.json, or from its log if it left only that.
+
+        None if it has not started; a broken file is a ValueError.
+        """
+        file, log = self.folder(sweep) / RESULTS_FILE, self.log(sweep)
         if not file.exists():
-            return None
+            if not log.exists():
+                return None
+            lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+            return self.record(status="failed", error="\n".join(lines))
         results = read_json(file, str(sweep), "delete it, so that the sweep runs it again")
         if results.get("status") == "diverged":
             return self.record(status="diverged", error=results["error"])

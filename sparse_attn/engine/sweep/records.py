@@ -26,8 +26,8 @@ class Record:
     task, mapping: task name and mapping label in the sweep.
     stage, index: trial k, final seed k, or grid point k.
     config: the settings that decide the result, without paths.
-    status: finished; diverged (NaN or infinite outputs, which is a result); failed (only in
-        runs.jsonl: any other error).
+    status: finished; diverged (NaN or infinite outputs, which is a result); failed (any other
+        error; or the run is still going on).
     error: why a run diverged or failed.
     results: the measurements, including `score`; None unless finished.
     """

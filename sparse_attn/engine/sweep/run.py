@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import yaml
 from tqdm import tqdm
 
 from sparse_attn.engine.sweep.config import Resources
-from sparse_attn.engine.sweep.plan import PlannedRun, SweepPlan
+from sparse_attn.engine.sweep.plan import Cell, PlannedRun, SweepPlan
 from sparse_attn.engine.sweep.pool import Job, LocalPool, Pool
 from sparse_attn.engine.sweep.records import FOLDER, FORMAT, IMPORTS, PACKED_FILE, SWEEP_FILE
 from sparse_attn.system.files import (
@@ -29,8 +29,6 @@ from sparse_attn.system.files import (
 from sparse_attn.system.imports import import_options, imported
 from sparse_attn.system.run_folders import CONFIG_FILE, RESULTS_FILE
 
-LOCK_FILE = ".lock"
-LAST_LINES = 20  # shown of the log of a run that failed
 NAMED = 2  # runs named in the progress bar
 
 
@@ -59,8 +57,9 @@ def run_sweep(
     """
     check_folder(folder, content)
     check()
-    with make_pool(resources) as pool, claim_folder(folder, content, resources):
-        return _work(folder, plan.shard(resources.shard, resources.num_shards), package, pool)
+    plan = plan.shard(resources.shard, resources.num_shards)
+    with make_pool(resources) as pool, claim_folder(folder, content, plan.cells):
+        return _work(folder, plan, package, pool)
 
 
 def _work(folder: Path, plan: SweepPlan, package: str, pool: Pool) -> list[PlannedRun]:
@@ -80,9 +79,10 @@ def _work(folder: Path, plan: SweepPlan, package: str, pool: Pool) -> list[Plann
             for key in pool.ended():
                 run = running.pop(key)
                 record = run.read(folder)
-                if record is None:
+                if record is None or record.status == "failed":
                     failed[key] = run
-                    tqdm.write(f"failed: {run}; the end of {_explain(run.log(folder))}")
+                    said = "it left no log" if record is None else record.error
+                    tqdm.write(f"failed: {run}; the end of {run.log(folder)}:\n{said}")
                     continue
                 done[key] = record
                 bar.total = plan.expected(done)
@@ -109,16 +109,10 @@ def _show(bar: tqdm[Any], running: list[PlannedRun], failed: int) -> None:
     bar.set_postfix(running="; ".join(names), failed=failed)
 
 
-def _explain(log: Path) -> str:
-    """Return the path of a log and its last lines."""
-    lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-    return "\n".join([f"{log}:", *(f"  {line}" for line in lines)])
-
-
 def _keep_results(folder: Path) -> None:
     """Delete the weights and checkpoints of a run that has ended."""
     for path in folder.iterdir():
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name not in (CONFIG_FILE, RESULTS_FILE):
             path.unlink()
@@ -148,26 +142,30 @@ def check_folder(folder: Path, content: dict[str, Any]) -> None:
 
 
 @contextmanager
-def claim_folder(folder: Path, content: dict[str, Any], resources: Resources) -> Iterator[None]:
-    """Claim output_dir for this sweep, and lock this shard of it, while the block runs.
+def claim_folder(folder: Path, content: dict[str, Any], cells: Iterable[Cell]) -> Iterator[None]:
+    """Claim output_dir for this sweep, and lock some cells of it, while the block runs.
 
     Raises:
-        ValueError: another process holds the lock, or has claimed the folder for another sweep.
+        ValueError: another process has locked a cell, or has claimed the folder for another sweep.
     """
-    make_folder(folder / FOLDER)
-    shard = "" if resources.num_shards == 1 else f"-{resources.shard}-of-{resources.num_shards}"
-    # the lock is released when the process ends, however it ends
-    with (folder / FOLDER / f"{LOCK_FILE}{shard}").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"output_dir={folder}: another process is running this sweep; wait for it, or stop "
-                "it first"
-            ) from None
-        check_folder(folder, content)
-        modules = {IMPORTS: imported()} if imported() else {}
-        write_json(folder / SWEEP_FILE, {"format": FORMAT, **content, **modules})
+    runs = folder / FOLDER
+    make_folder(runs)
+    with ExitStack() as locks:
+        # locks are released when the process ends, however it ends
+        with (runs / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # shards start together
+            check_folder(folder, content)
+            modules = {IMPORTS: imported()} if imported() else {}
+            write_json(folder / SWEEP_FILE, {"format": FORMAT, **content, **modules})
+        for task, mapping in cells:
+            lock = locks.enter_context((runs / f".{task}.{mapping}.lock").open("w"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"output_dir={folder}: another process is running this sweep, or another shard "
+                    f"of it with {mapping} on {task}; wait for it, or stop it first"
+                ) from None
         yield
 
 

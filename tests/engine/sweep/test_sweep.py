@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,9 @@ def test_what_fails_shows_the_end_of_its_log_and_is_run_again(
     assert "failed: sets fails trial 0; the end of " in said
     assert "RuntimeError: the graphics card fell out" in said
     # the finals of what has no trials wait
-    assert {name for name in records(sweep) if name.startswith("fails")} == set()
+    lost = {name: r for name, r in records(sweep).items() if name.startswith("fails")}
+    assert [record.status for record in lost.values()] == ["failed"] * 2
+    assert "the graphics card fell out" in str(lost["fails trial 0"].error)
     (tmp_path / "broken").unlink()
     EXPERIMENT.search(sweep, HERE)
     assert len(Inline.order) == 4
@@ -196,13 +199,27 @@ def test_a_folder_of_something_else_is_left_alone(sweep: ToySweep) -> None:
     assert os.listdir(sweep.output_dir) == ["thesis.tex"]
 
 
-def test_one_process_at_a_time_for_each_shard(tmp_path: Path) -> None:
+def test_one_process_at_a_time_for_each_cell(tmp_path: Path) -> None:
+    a, b = [("sets", "a")], [("sets", "b")]
     refused = pytest.raises(ValueError, match=r"^output_dir=.*: another process is running this")
-    with claim_folder(tmp_path, {}, HERE), refused, claim_folder(tmp_path, {}, HERE):
+    with claim_folder(tmp_path, {}, [*a, *b]), refused, claim_folder(tmp_path, {}, b):
         pass
-    one, two = (Resources(num_shards=2, shard=shard) for shard in range(2))
-    with claim_folder(tmp_path, {}, one), claim_folder(tmp_path, {}, two):
+    with claim_folder(tmp_path, {}, a), claim_folder(tmp_path, {}, b):
         pass
+
+
+def test_shards_that_start_together_do_not_disturb_each_other(tmp_path: Path) -> None:
+    def claim(shard: int) -> None:
+        for _ in range(20):
+            with claim_folder(tmp_path, {}, [("sets", str(shard))]):
+                pass
+
+    processes = [get_context("fork").Process(target=claim, args=(k,)) for k in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 6
 
 
 @pytest.mark.usefixtures("inline")
