@@ -59,11 +59,13 @@ class Command:
     positional: bool = False
     work: Callable[..., None] | None = None
 
-    def parser(self) -> ArgumentParser:
-        """Return the parser of the options."""
+    def parser(self, prog: str | None = None) -> ArgumentParser:
+        """Return the parser of the options; it raises argparse.ArgumentError for wrong input."""
         from jsonargparse import ActionYesNo
 
         parser = _parser_class()(
+            prog=prog,
+            exit_on_error=False,
             description=self.about,
             # no option of this parser, whose options may also stand in files of others
             epilog=f"{OPTION} MODULE: {IMPORT_HELP}",
@@ -123,21 +125,20 @@ class Program:
 
         Wrong input is reported with exit code 2.
         """
-        name, *given = take_imports(
-            sys.argv[1:] if arguments is None else arguments, self.prog
-        ) or [""]
-        configs = {command.name: command.configs for command in self.commands}
-        parser = self.parser()
+        words = sys.argv[1:] if arguments is None else arguments
+        name, *given = take_imports(words, self.prog) or [""]
+        command = next((c for c in self.commands if c.name == name), None)
+        parser = self.parser() if command is None else command.parser(f"{self.prog} {name}")
         try:
-            if name in configs:
-                given = spell_out(given, configs[name])
-                check_names(given, configs[name])
-            parsed = parser.parse_args([name, *given] if name else [])
-            made = parser.instantiate(parsed)
+            if command is None:
+                parser.parse_args([name, *given] if name else [])
+                raise ValueError(f"expected a command; see {self.prog} --help")
+            given = spell_out(given, command.configs)
+            check_names(given, command.configs)
+            made = parser.instantiate(parser.parse_args(given))
         except (ArgumentError, ValueError) as error:
             parser.exit(2, f"error: {error}\n")
-        command = next(c for c in self.commands if c.name == parsed.subcommand)
-        return command, command.made(made[command.name].as_dict())
+        return command, command.made(made.as_dict())
 
 
 def _from_options(config: type[ConfigT], options: dict[str, Any]) -> ConfigT:

@@ -37,7 +37,7 @@ RUNS = "model: m\noutput_dir: o\nlearning_rates: [1e-5]\ntasks: {RTE: null}\n"
         ),
         ("glue", f"{GLUE} more", "unrecognized arguments: more"),
         ("glue", "trian --task RTE", "argument subcommand: invalid choice: 'trian' (choose from"),
-        ("glue", "train --task RTE", "the following arguments are required: train.model, train."),
+        ("glue", "train --task RTE", "the following arguments are required: model, output_dir"),
         ("glue", f"{GLUE} --train.epochs", "argument --train.epochs: expected one argument"),
         ("glue", f"{GLUE} --config nowhere.yaml", "nowhere.yaml: No such file or directory"),
         ("glue", f"{GLUE} --train.seed -1", "train.seed=-1: expected an integer in [0, 2^32)"),

@@ -72,6 +72,8 @@ def test_tables(rows: dict[tuple[str, str], Row]) -> None:
     figure = forest_of(made, "softmax")
     assert figure is not None
     assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
+    marks = [line.get_xdata()[0] for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert marks == pytest.approx([10, 1 / 3])  # in %, as the tables
 
 
 @pytest.mark.parametrize(
