@@ -167,9 +167,11 @@ class SweepPlan:
         }
 
     def _read(self, folder: Path, runs: list[PlannedRun], found: dict[str, Record]) -> None:
-        """Add the records of run folders, which are newer than those of runs.jsonl."""
-        read = {run.hash: run.read(folder) for run in runs}
-        found |= {key: record for key, record in read.items() if record is not None}
+        """Add the records of run folders; results are newer than those of runs.jsonl."""
+        for run in runs:
+            record = run.read(folder)
+            if record is not None and (record.status != "failed" or run.hash not in found):
+                found[run.hash] = record
 
     def completed(self, folder: Path) -> dict[str, Record]:
         """Return the records of the runs that need not be repeated, by hash."""
