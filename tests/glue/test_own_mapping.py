@@ -89,7 +89,7 @@ def test_a_sweep(folder: Path, tiny_model: Path, glue_folder: Path) -> None:
     (folder / "sweep.yaml").write_text(yaml.safe_dump(given))
     line = "glue sweep --config sweep.yaml --import my_mapping"
     out = python("-m", "sparse_attn", *line.split(), cwd=folder, timeout=300)
-    assert "2 finished" in out
+    assert "RTE mine grid 0: score " in out
     assert out.endswith(f"report {folder}/runs --import my_mapping\n")
 
     # the last is a script as on the page, which finds all runs done

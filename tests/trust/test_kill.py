@@ -120,8 +120,8 @@ def sweep(folder: Path, model: Path, data: Path) -> list[str]:
 
 def outcomes(folder: Path) -> dict[str, Any]:
     """What the runs have come to, by their stages."""
-    records = EXPERIMENT.read(folder).records
-    return {r.stage: {name: (r.results or {})[name] for name in KEPT} for r in records}
+    done = {r.stage: r.results for r in EXPERIMENT.read(folder).records if r.results}
+    return {stage: {name: results[name] for name in KEPT} for stage, results in done.items()}
 
 
 @pytest.mark.slow
