@@ -42,7 +42,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         prog="sparse-attn",
         description="Replace softmax in Transformers by other probability mappings.",
         epilog="Also glue and, in a clone, "
-        f"{', '.join(PROGRAMS.keys() - {'glue'})}; see sparse-attn glue --help etc.",
+        f"{', '.join(name for name in PROGRAMS if name != 'glue')}; see sparse-attn glue --help.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

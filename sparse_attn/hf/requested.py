@@ -1,4 +1,4 @@
-"""What a call of attention must return besides its output, and for whom."""
+"""Values that a call of attention must return besides its output, and for whom."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Observer(Protocol):
 
 
 class Requested(NamedTuple):
-    """What a call must give besides its output."""
+    """Values that a call must return besides its output."""
 
     weights: bool  # to the caller, or to Transformers' collector
     separate_weights: bool  # to the collector, while the output is of the kernel that runs again

@@ -30,6 +30,12 @@ HEADERS = ["Mapping", "Mean ± sd", "Difference", "95 % interval", "p", "Holm p"
 HEADERS += ["Detectable"]
 
 
+def by_seed(value: Value, runs: Runs) -> dict[int, float]:
+    """Return a value by seed, for the runs that have it."""
+    found = {seed: value(results) for seed, results in runs.items()}
+    return {seed: float(value) for seed, value in found.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class Measure:
     """A number of a run by which mappings are compared.
@@ -57,8 +63,7 @@ class Measure:
 
     def values(self, runs: Runs) -> dict[int, float]:
         """Return the value by seed, for the runs that have it."""
-        found = {seed: self.value(results) for seed, results in runs.items()}
-        return {seed: float(value) for seed, value in found.items() if value is not None}
+        return by_seed(self.value, runs)
 
     def difference(self, ours: Runs, base: Runs) -> Difference | None:
         """Return the difference over common seeds; None without any."""

@@ -165,8 +165,3 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(known) - rank) * value))
         corrected[value] = highest  # equal values get the same, because `highest` stays
     return [None if value is None else corrected[value] for value in values]
-
-
-def settled(values: Sequence[float | None]) -> list[bool]:
-    """Return for each p whether it is below 5 % after Holm's correction; False for None."""
-    return [value is not None and value < LEVEL for value in holm(values)]

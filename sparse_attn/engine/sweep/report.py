@@ -183,10 +183,7 @@ def _unfinished(results: Results) -> list[Block]:
         if record.status != "finished"
     ]
     headers = ["Task", "Mapping", "Run", "End", "Error"]
-    found: list[Block] = []
-    if rows:
-        found += [Heading("Runs that failed or diverged"), Table("", headers, rows)]
-    return found
+    return [Heading("Runs that failed or diverged"), Table("", headers, rows)] if rows else []
 
 
 def _short(table: Table) -> Table:

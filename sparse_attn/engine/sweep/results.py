@@ -11,7 +11,7 @@ from typing import Any, Self
 from sparse_attn.engine.sweep.plan import Cell, SweepPlan
 from sparse_attn.engine.sweep.records import Record, Stage
 from sparse_attn.reports import text
-from sparse_attn.reports.measures import Value
+from sparse_attn.reports.measures import Value, by_seed
 from sparse_attn.reports.seed_statistics import Estimate, estimate
 
 
@@ -91,8 +91,7 @@ class Results:
 
     def by_seed(self, cell: Cell, value: Value) -> dict[int, float]:
         """A value by seed, for the final runs that have it."""
-        found = {seed: value(results) for seed, results in self.runs(cell).items()}
-        return {seed: float(value) for seed, value in found.items() if value is not None}
+        return by_seed(value, self.runs(cell))
 
     def spread(self, cell: Cell, value: Value) -> Estimate | None:
         """Mean and standard deviation over the final runs; None without any."""
