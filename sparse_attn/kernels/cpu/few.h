@@ -1,6 +1,6 @@
 // Tiles whose rows are mostly zero: their support, and products over only the support.
 #pragma once
-#include "task.h"
+#include "screening.h"
 
 // makes a row of the entries few[0, n), with dropout factors if columns are given
 template <class T>
@@ -20,7 +20,8 @@ Row<T> Task<T>::few_row(int64_t b, int64_t h, int64_t i, const int32_t *columns,
 // Finds the support of each row: fills `found`, few_columns, few_x and, with dropout, few_p. False,
 // with unchanged scores, if it is not a small part of the tile. A spoiled row is UNKNOWN.
 template <class T>
-bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys) {
+bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys,
+                     bool listed) {
   if (!map.few.floor || a.softcap > 0 || patience-- > 0) return false;
   patience = 8, spoiled = false;
   int64_t size = 0;
@@ -28,8 +29,10 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
   const double most = MOST * keys.width;
   const double limit = trained ? std::min(most, MOST_ENTRIES) : most;
   for (int64_t i = 0; i < rows; i++) {
-    Row<T> row = make_row(h, scores + i * stride, nullptr, keys.width);
+    const int64_t width = listed ? padded<T>(tile.size[i]) : keys.width;
+    Row<T> row = make_row(h, scores + i * stride, nullptr, width);
     bool bad = keys.width && survey(row);
+    if (listed) row.valid = tile.visible[i];
     spoiled |= bad;
     if (bad && a.keep_weights) return false;  // every weight of the row is NaN
     found[i] = {size, bad ? UNKNOWN : 0, row.valid};
@@ -37,6 +40,8 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
     T bound = map.few.floor(row);
     if (!(bound > -INF<T>)) return false;
     int64_t n = compress(row.x, row.n, bound, row_columns, few);
+    for (int64_t k = 0; k < n && listed; k++)
+      row_columns[k] = tile.columns[i * stride + row_columns[k]];
     pick(row, b, h, start + i, n, keys, found[i]);
     size += found[i].size;
     // the first rows decide, because giving up later costs more than somewhat too many entries

@@ -64,3 +64,9 @@ template <class T> T top_p_floor(Row<T> &row) {
   return -INF<T>;
 }
 template <class T> T threshold_floor(Row<T> &row) { return least_of(row, Threshold<T>(row)); }
+
+// whether a floor depends on the scores only by the largest
+template <class T> bool by_top(T (*floor)(Row<T> &)) {
+  return floor == sparsemax_floor<T> || floor == sparsegen_floor<T> || floor == entmax_floor<T> ||
+         floor == gap_floor<T> || floor == t_floor<T>;
+}

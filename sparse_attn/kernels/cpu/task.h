@@ -1,5 +1,6 @@
 // Tiles of query rows whose scores stay in cache, and products over all their keys.
 #pragma once
+#include <atomic>
 #include <vector>
 
 #include "args.h"
@@ -20,7 +21,19 @@ template <class T> constexpr int64_t GAP = 2 * LANES<T>;
 template <class T> constexpr int64_t GAP = 0;
 #endif
 
+enum Screening { OFF, ON, LIST_ALL };  // LIST_ALL, for tests, lists every visible key
+static std::atomic<int64_t> screening{ON};
+
 constexpr int64_t BLOCK_QUERIES = 192, BLOCK_KEYS = 128;  // of backward; they stay in L2
+
+struct ListedKeys {  // of the rows of a screened tile
+  std::vector<int64_t> size, visible;  // their number, and that of all visible keys
+  std::vector<int32_t> columns;        // in rows as far apart as those of the scores
+};
+template <class S> S &kept() {  // between calls of a thread, because fresh pages are slow
+  static thread_local S memory;
+  return memory;
+}
 
 // One task: its buffers and its loops.
 template <class T> struct Task {
@@ -40,6 +53,10 @@ template <class T> struct Task {
   T *few_x, *few_p;
   bool spoiled;              // whether some row is spoiled
   int64_t patience;          // tiles of this head to skip before the next try
+  ListedKeys &tile = kept<ListedKeys>();
+  // in screening.h: whether tiles are screened, the state of their keys, and tiles to skip
+  bool screens, loaded_keys;
+  int64_t crowded;
   Lists<T> *lists;           // kept for backward, or null
   T *few, *few_grad;         // of a row: entries, and scratch or gradients
   int32_t *row_columns;
@@ -103,13 +120,14 @@ template <class T> struct Task {
 
   // heads: some or all of one key head
   void run(int64_t b, Range heads, int64_t segment) {
-    packed_keys = packed_values = false;
+    packed_keys = packed_values = loaded_keys = false, crowded = 0;
     int64_t first = first_of(a, b), keys = keys_of(a, b), groups = a.heads / a.key_heads;
     int64_t key_head = heads.from / groups;
     Range all = queries_of(a, b), part = queries_of(a, b, segment);
     const T *key = at<T>(a.key, b, key_head, first);
     T *value = at<T>(a.value, b, key_head, first);
     once = !backward && meets_once<T>(a, all.to - all.from);
+    screens = may_screen();
     value_rows = once ? Rows<T>{value, a.value.stride[2]} : Rows<T>{values, value_dim};
     if (backward) copy_padded<T>(key, a.key.stride[2], length_of(a, b), a.dim, 1, key_rows);
     if (!once && (!backward || map.few.floor))
@@ -178,11 +196,9 @@ template <class T> struct Task {
   // the scores of rows and keys of a tile, -inf where masked, and the columns they are in
   Columns score(int64_t b, int64_t h, int64_t start, const T *queries, int64_t rows, Range keys,
                 bool last) {
-    int64_t first = keys.from / PANEL<T> * PANEL<T>;
-    int64_t width = keys.to > keys.from ? padded<T>(keys.to - first) : 0;
-    // a sink is one more score, after the scores with a value
-    bool sink = width && a.sink && last;
-    int64_t mapped = sink ? padded<T>(keys.to - first + 1) : width;
+    const Columns columns = columns_of(keys, last);
+    const int64_t first = columns.first, mapped = columns.width;
+    const int64_t width = mapped ? padded<T>(keys.to - first) : 0;
     multiply_keys(b, h, queries, rows, first, width ? keys.to - first : 0);
     for (int64_t i = 0; i < rows; i++) {
       T *x = scores + i * stride;
@@ -201,9 +217,17 @@ template <class T> struct Task {
         hide(x, at<uint8_t>(a.mask, b, h, start + i, first_of(a, b) + first), own);
       std::fill(x, x + own.from, -INF<T>);
       std::fill(x + own.to, x + mapped, -INF<T>);
-      if (sink) x[keys.to - first] = (T)a.sink[h];
+      if (columns.sink) x[keys.to - first] = (T)a.sink[h];
     }
-    return {keys, first, mapped, sink};
+    return columns;
+  }
+
+  Columns columns_of(Range keys, bool last) const {
+    int64_t first = keys.from / PANEL<T> * PANEL<T>;
+    if (keys.to <= keys.from) return {keys, first, 0, false};
+    // a sink is one more score, after the scores with a value
+    bool sink = a.sink && last;
+    return {keys, first, padded<T>(keys.to - first + sink), sink};
   }
 
   void hide(T *__restrict x, const uint8_t *__restrict mask, Range own) {
@@ -304,7 +328,8 @@ template <class T> struct Task {
                  const Found &at, T top);
   void pick(const Row<T> &whole, int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys,
             Found &at);
-  bool select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys);
+  bool select(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys,
+              bool listed = false);
   void measure_few(Row<T> &row, int64_t b, int64_t h, int64_t i, int64_t n, const Columns &keys);
   void multiply_few(int64_t rows);
   void keep_found(int64_t b, int64_t h, int64_t start, int64_t rows, bool sparse);
@@ -312,6 +337,11 @@ template <class T> struct Task {
                     const Columns &keys);
   void few_backward(int64_t b, int64_t h, int64_t start, int64_t rows, const Found *support,
                     const int32_t *all_columns, const T *all_scores, Slopes &by);
+
+  // in screening.h
+  bool may_screen() const;
+  bool list_keys(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys);
+  int64_t hide_products(int64_t b, int64_t h, int64_t i, const Columns &keys, int32_t *products);
 
   // in backward.h
   // whether backward needs no row of this tile as a whole
@@ -328,8 +358,11 @@ template <class T> struct Task {
 
   void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {
     load_queries(b, h, start, rows);
-    Columns keys = score(b, h, start, queries, rows, tile_range(a, b, h, start, rows), true);
-    bool sparse = select(b, h, start, rows, keys);
+    const Columns keys = columns_of(tile_range(a, b, h, start, rows), true);
+    const bool listed = list_keys(b, h, start, rows, keys);
+    if (!listed) score(b, h, start, queries, rows, keys, true);
+    const bool sparse = select(b, h, start, rows, keys, listed);
+    if (listed && !sparse) score(b, h, start, queries, rows, keys, true);
     if (a.found && !a.keep_weights) keep_found(b, h, start, rows, sparse);
     for (int64_t i = 0; i < rows && keys.width && !sparse; i++)
       map_row(b, h, start + i, scores + i * stride, nullptr, keys);

@@ -1,0 +1,248 @@
+// Certified screening: int8 products show which keys of a long row cannot reach its floor.
+//
+// Let q', k' be q, k rounded to int8 times a scale. By Cauchy and Schwarz
+//     |q.k - q'.k'| = |q.(k - k') + (q - q').k'| <= |q| |k - k'| + |q - q'| |k'|,
+// and a float product of q and k, of d terms in any order, is within d 2^-24 |q| |k| of q.k. So the
+// largest lower bound of a row's scores gives a floor below that of the largest score, and a key
+// whose upper bound is less has weight 0. Only the scores of the other keys are computed.
+#pragma once
+#include "task.h"
+
+static bool has_int8_products() {
+#if defined(__AVX512F__)
+  static const bool has = __builtin_cpu_supports("avx512vnni");
+  return has;
+#else
+  return false;
+#endif
+}
+
+template <class T> bool Task<T>::may_screen() const { return false; }
+template <class T>
+bool Task<T>::list_keys(int64_t, int64_t, int64_t, int64_t, const Columns &) { return false; }
+
+#if defined(__AVX512F__)
+constexpr int32_t HIDDEN = std::numeric_limits<int32_t>::min();
+constexpr int64_t SCREENED = 1024;  // keys of a tile from which it pays
+constexpr int64_t GROUP = 4;        // queries of a block; with 4 vectors of keys, in registers
+constexpr double MOST_LISTED = 0.1;  // share of listed keys above which it does not pay
+constexpr int64_t CROWDED = 32;     // tiles to skip after such a tile
+
+struct Bytes {  // rows as int8 times scale; the largest norms of x, x - x' and x'
+  float scale, size, error, rounded;
+};
+
+// Rounds n rows to int8. If an entry is near the limits of float, size is infinite.
+static Bytes quantise(const float *from, int64_t stride, int64_t n, int64_t dim, int8_t *to) {
+  VecF most = VecF{};
+  bool odd = false;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t k = 0; k < dim; k += LANES<float>) {
+      VecF size = magnitude(load(from + i * stride + k));
+      most = larger(size, most), odd |= lanes(size < 1e17f) != 0xffff;
+    }
+  if (odd) return {1, INF<float>, 0, 0};
+  const float scale = std::max(largest<float>(most), 1e-15f) / 127, inverse = 1 / scale;
+  float size = 0, error = 0, rounded = 0;
+  for (int64_t i = 0; i < n; i++) {
+    VecF sizes = VecF{}, errors = VecF{}, squares = VecF{};
+    for (int64_t k = 0; k < dim; k += LANES<float>) {
+      VecF x = load(from + i * stride + k);
+      __m512i units = _mm512_cvtps_epi32((__m512)(x * inverse));
+      VecF back = (VecF)_mm512_cvtepi32_ps(units) * scale;
+      sizes += x * x, errors += (x - back) * (x - back), squares += back * back;
+      _mm_storeu_si128((__m128i *)(to + i * dim + k), _mm512_cvtsepi32_epi8(units));
+    }
+    size = std::max(size, sum<float>(sizes)), error = std::max(error, sum<float>(errors));
+    rounded = std::max(rounded, sum<float>(squares));
+  }
+  const float up = 1.0001f;  // above the rounding of these sums
+  return {scale, up * std::sqrt(size), up * std::sqrt(error), up * std::sqrt(rounded)};
+}
+
+// products of a group of queries with a panel of keys + 128, [dim / 4][PANEL][4], minus the offsets
+__attribute__((target("avx512vnni"))) static void
+multiply_bytes(const int8_t *queries, const uint8_t *keys, int64_t dim, const int32_t *offsets,
+               int32_t *products, int64_t stride) {
+  __m512i total[GROUP][4];
+  for (int i = 0; i < GROUP; i++)
+    for (auto &vector : total[i]) vector = _mm512_set1_epi32(-offsets[i]);
+  for (int64_t k = 0; k < dim; k += 4, keys += 4 * PANEL<float>) {
+    __m512i right[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++) right[v] = _mm512_loadu_si512(keys + v * 64);
+#pragma GCC unroll 4
+    for (int i = 0; i < GROUP; i++) {
+      int32_t left;
+      std::memcpy(&left, queries + i * dim + k, sizeof left);
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; v++)
+        total[i][v] = _mm512_dpbusd_epi32(total[i][v], right[v], _mm512_set1_epi32(left));
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < GROUP; i++)
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++)
+      _mm512_storeu_si512(products + i * stride + v * LANES<float>, total[i][v]);
+}
+
+// The keys of a head and the queries of a tile as int8. A panel of keys has one scale.
+struct Screen {
+  int64_t dim;
+  bool finite;
+  std::vector<uint8_t> keys;
+  std::vector<float> scales, reaches, norms;  // by panel
+  std::vector<int8_t> queries;
+  std::vector<int32_t> offsets;  // 128 times a query's sum
+  std::vector<Bytes> rows;
+  std::vector<float> units, errors;  // of a row's products, by panel
+  std::vector<int32_t> bounds;
+
+  void load_keys(const float *from, int64_t stride, int64_t n, int64_t width) {
+    const int64_t panels = (n + PANEL<float> - 1) / PANEL<float>;
+    dim = width, finite = true, keys.resize(panels * PANEL<float> * dim);
+    for (auto *floats : {&scales, &reaches, &norms, &units, &errors})
+      floats->assign(padded<float>(panels), 1);
+    bounds.resize(padded<float>(panels));
+    std::vector<int8_t> bytes(PANEL<float> * dim);
+    uint8_t *to = keys.data();
+    for (int64_t p = 0; p < panels; p++) {
+      const int64_t start = p * PANEL<float>, here = std::min(PANEL<float>, n - start);
+      Bytes panel = quantise(from + start * stride, stride, here, dim, bytes.data());
+      // twice, because of the rounding of units, errors and bounds
+      scales[p] = panel.scale, reaches[p] = panel.error + 2 * dim * 0x1p-24f * panel.size;
+      norms[p] = panel.rounded, finite &= panel.size < INF<float>;
+      for (int64_t k = 0; k < dim; k += 4)
+        for (int64_t i = 0; i < PANEL<float>; i++, to += 4) {
+          uint32_t four;
+          std::memcpy(&four, bytes.data() + i * dim + k, sizeof four);
+          four ^= 0x80808080u;  // + 128 in each byte
+          std::memcpy(to, &four, sizeof four);
+        }
+    }
+  }
+
+  bool load_queries(const float *from, int64_t n) {
+    const int64_t whole = std::max(n, GROUP);
+    queries.assign(whole * dim, 0), offsets.assign(whole, 0), rows.resize(n);
+    for (int64_t i = 0; i < n; i++) {
+      rows[i] = quantise(from + i * dim, dim, 1, dim, &queries[i * dim]);
+      if (!(rows[i].size < INF<float>)) return false;
+      for (int64_t k = 0; k < dim; k++) offsets[i] += 128 * queries[i * dim + k];
+    }
+    return true;
+  }
+
+  // the largest lower bound of a row's scores
+  float largest_score(int64_t i, const int32_t *products, int64_t first, int64_t panels) {
+    VecF best = all(-INF<float>);
+    for (int64_t p = 0; p < padded<float>(panels); p += LANES<float>) {
+      store(&units[p], load(&scales[first + p]) * rows[i].scale);
+      store(&errors[p], load(&reaches[first + p]) * rows[i].size +
+                            load(&norms[first + p]) * rows[i].error);
+    }
+    const float *unit = units.data(), *error = errors.data();
+    for (int64_t p = 0; p < panels; p++, products += PANEL<float>) {
+      __m512i most = _mm512_loadu_si512(products);
+      for (int v = 1; v < 4; v++)
+        most = _mm512_max_epi32(most, _mm512_loadu_si512(products + v * LANES<float>));
+      VecF low = (VecF)_mm512_cvtepi32_ps(most) * unit[p] - error[p];
+      best = ((IntF)most != HIDDEN) & (low > best) ? low : best;
+    }
+    return largest<float>(best);
+  }
+
+  // Lists the keys whose upper bound is at least `floor`. Where a product can reach its bound, all
+  // terms are below 2^24 units, so 4 units are above the rounding here.
+  int64_t list(float floor, const int32_t *products, int64_t panels, int32_t *columns) {
+    for (int64_t p = 0; p < padded<float>(panels); p += LANES<float>) {
+      VecF bound = (floor - load(&errors[p])) / load(&units[p]) - 4;
+      bound = at_most(at_least(bound, all(-0x1p30f)), all(0x1p30f));
+      _mm512_storeu_si512(&bounds[p], _mm512_cvttps_epi32((__m512)bound));
+    }
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    int64_t n = 0;
+    const int32_t *bound = bounds.data();
+    for (int64_t p = 0; p < panels; p++, products += PANEL<float>) {
+      __mmask16 large[4];
+      for (int v = 0; v < 4; v++)
+        large[v] = _mm512_cmpge_epi32_mask(_mm512_loadu_si512(products + v * LANES<float>),
+                                           _mm512_set1_epi32(bound[p]));
+      if (!(large[0] | large[1] | large[2] | large[3])) continue;
+      for (int v = 0; v < 4; v++) {
+        __m512i column = _mm512_set1_epi32((int32_t)(p * PANEL<float> + v * LANES<float>));
+        column = _mm512_add_epi32(column, lanes);
+        _mm512_storeu_si512(columns + n, _mm512_maskz_compress_epi32(large[v], column));
+        n += __builtin_popcount(large[v]);
+      }
+    }
+    return n;
+  }
+};
+template <> inline bool Task<float>::may_screen() const {
+  return has_int8_products() && screening != OFF && by_top(map.few.floor) && !once && !backward &&
+         a.softcap == 0 && !a.bias.data && !a.sink && !a.statistics && dim == a.dim && dim <= 512;
+}
+
+// Hides the products of keys that row i does not attend to; returns the number of the others.
+template <> inline
+int64_t Task<float>::hide_products(int64_t b, int64_t h, int64_t i, const Columns &keys,
+                                   int32_t *products) {
+  Range own = row_range(a, b, i);
+  own = {std::max(own.from, keys.from) - keys.first, std::min(own.to, keys.to) - keys.first};
+  own.to = std::max(own.from, own.to);
+  const int64_t whole = (keys.width + PANEL<float> - 1) / PANEL<float> * PANEL<float>;
+  std::fill(products, products + own.from, HIDDEN);
+  std::fill(products + own.to, products + whole, HIDDEN);
+  int64_t valid = own.to - own.from;
+  if (!a.mask.data) return valid;
+  const uint8_t *mask = at<uint8_t>(a.mask, b, h, i, first_of(a, b) + keys.first);
+  for (int64_t j = own.from; j < own.to; j++)
+    if (!mask[j * a.mask.stride[3]]) products[j] = HIDDEN, valid--;
+  return valid;
+}
+
+// Lists the keys of each row that can have a weight, with their scores in `scores`. False if they
+// are many, or the tile is not screened.
+template <> inline
+bool Task<float>::list_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
+                            const Columns &keys) {
+  if (!screens || keys.to - keys.from < SCREENED || crowded-- > 0) return false;
+  crowded = CROWDED;
+  Rows<float> key_rows = {at<float>(a.key, b, h / (a.heads / a.key_heads), first_of(a, b)),
+                          a.key.stride[2]};
+  Screen &screen = kept<Screen>();
+  if (!loaded_keys) screen.load_keys(key_rows.data, key_rows.stride, length_of(a, b), dim);
+  loaded_keys = true;
+  if (!screen.finite || !screen.load_queries(queries, rows)) return false;
+  key_rows.data += keys.first * key_rows.stride;
+  const int64_t first = keys.first / PANEL<float>, panels = (keys.to - 1) / PANEL<float> + 1 - first;
+  for (int64_t p = 0; p < panels; p++)
+    for (int64_t group = 0; group < rows; group += GROUP) {
+      const int64_t i = std::min(group, std::max(rows - GROUP, (int64_t)0));
+      multiply_bytes(&screen.queries[i * dim], &screen.keys[(first + p) * PANEL<float> * dim], dim,
+                     &screen.offsets[i], (int32_t *)scores + i * stride + p * PANEL<float>, stride);
+    }
+  tile.size.assign(rows, 0), tile.visible.assign(rows, 0), tile.columns.resize(rows * stride);
+  int64_t total = 0;
+  for (int64_t i = 0; i < rows; i++) {
+    int32_t *products = (int32_t *)scores + i * stride, *columns = &tile.columns[i * stride];
+    Row<float> row = make_row(h, nullptr, nullptr, 0);
+    row.valid = tile.visible[i] = hide_products(b, h, start + i, keys, products);
+    if (!row.valid) continue;
+    row.top = screen.largest_score(i, products, first, panels);
+    total += tile.size[i] = screen.list(map.few.floor(row), products, panels, columns);
+    if (total > MOST_LISTED * keys.width * std::max(i + 1, GROUP)) return false;
+    if (screening == LIST_ALL) tile.size[i] = screen.list(-INF<float>, products, panels, columns);
+  }
+  for (int64_t i = 0; i < rows; i++) {
+    float *x = scores + i * stride;
+    const int64_t n = tile.size[i];
+    dots<float>(key_rows, &tile.columns[i * stride], n, dim, queries + i * dim, x);
+    std::fill(x + n, x + padded<float>(n), -INF<float>);
+  }
+  crowded = 0;
+  return true;
+}
+#endif
