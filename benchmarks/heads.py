@@ -42,8 +42,9 @@ MEANING = f"""\
 An output layer with its loss: from hidden states and targets to the mean of -log p and its
 gradients to hidden states, weight and bias; float32 on a CPU, bfloat16 on a GPU. `{PLAIN}` makes
 all scores: for softmax `F.cross_entropy(F.linear(h, W, b).float(), t)`, otherwise our own
-`log_prob`. `{OURS}` is `nll`, `{OURS}, unreduced` its reduction "none". `Apple` is
-cut-cross-entropy, which on a CPU runs the plain form compiled.
+`log_prob`. `{OURS}` is `nll`, `{OURS}, unreduced` its reduction "none". `PyTorch, chunked` is
+`F.linear_cross_entropy` with its default options. `Apple` is cut-cross-entropy, which on a CPU runs
+the plain form compiled.
 
 Times are medians in milliseconds with quartiles, by the wall clock. A ratio is the median over
 rounds of the time divided by that of `{PLAIN}` in the same round: below 1 is faster. `peak` is what
@@ -100,6 +101,7 @@ def contestants(case: HeadCase, device: torch.device) -> list[Contestant]:
     if case.group == "softmax":
         found.append(Contestant(f"{OURS}, unreduced", case.group, False, unreduced))
     if softmax:
+        found.append(Contestant("PyTorch, chunked", case.group, False, pytorch))
         found.append(Contestant("Liger", case.group, False, liger))
     if case.group == "softmax-no-bias":
         found.append(Contestant("Apple", case.group, False, apple))
@@ -190,6 +192,18 @@ def dense(problem: Problem) -> Tensor:
     """Return the loss from all of log p, of which it takes the targets' entries."""
     log_p = problem.head.log_prob(problem.hidden)
     return -log_p.gather(-1, problem.targets.unsqueeze(-1)).mean()
+
+
+def pytorch(problem: Problem) -> Tensor:
+    """Return PyTorch's chunked loss, which torch 2.13 added."""
+    head = problem.head
+    return F.linear_cross_entropy(
+        problem.hidden,
+        head.weight,
+        problem.targets,
+        linear_bias=head.bias,
+        options=nn.LinearCrossEntropyOptions(),
+    )
 
 
 def liger(problem: Problem) -> Tensor:

@@ -30,7 +30,7 @@ class AttentionOutput(NamedTuple):
     statistics: Tensor | None = None  # [B, H, Q, COLUMNS]
 
 
-@dataclass(frozen=True)
+@dataclass
 class AttentionInputs:
     """Arguments of `attention`, which `dispatch.run` checks."""
 

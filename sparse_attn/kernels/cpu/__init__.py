@@ -57,7 +57,9 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Compute `_compute` of flat arguments."""
     *given, special_keys, need_statistics, keep, lists = arguments
-    return _compute(OperatorInputs(*given), special_keys, need_statistics, keep, lists)
+    inputs = OperatorInputs(*given)
+    out, statistics, *kept = _compute(inputs, special_keys, need_statistics, keep, lists)
+    return out, statistics, *(kept or _nothing_kept(out))
 
 
 def _compute(
@@ -66,14 +68,14 @@ def _compute(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Compute out (B, H, Q, Dv), dense by query, row statistics, and what backward needs.
 
-    With `keep` this is `Found` of each row, columns and scores of the supports with `lists`, and
-    for long rows a copy of `out`, which the caller may change. Results that are not requested are
-    empty.
+    Backward needs nothing without `keep`. With it these are `Found` of each row, columns and scores
+    of the supports with `lists`, and for long rows a copy of `out`, which the caller may change.
+    Results that are not requested are empty.
     """
     args = KernelArgs(inputs)
     out = _empty_out(inputs, args.tensors[0])
     statistics = args.measure(special_keys) if need_statistics else out.new_empty(0)
-    kept: tuple[Tensor, ...] = _nothing_kept(out)
+    kept: tuple[Tensor, ...] = ()
     if not (args.keys and out.numel()):
         out.zero_()
         if keep:

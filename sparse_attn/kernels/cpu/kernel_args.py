@@ -91,7 +91,7 @@ class KernelArgs(ctypes.Structure):
         view = getattr(self, name)
         view.data = self._pointer(tensor)
         view.stride[:] = tensor.stride()
-        if len(tensor) == 1:  # all packed sequences are in one entry
+        if tensor.shape[0] == 1:  # all packed sequences are in one entry
             view.stride[0] = 0
 
     def _pointer(self, tensor: Tensor) -> int:
@@ -196,7 +196,7 @@ class KernelArgs(ctypes.Structure):
 
 def exact(tensor: Tensor) -> Tensor:
     """Cast the tensor to the compute dtype."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -193,56 +193,41 @@ template <class T> INLINE Neighbours<T> around(const Row<T> &row, T bound) {
 // s_(k) and s_(k+1) of the valid entries, k from 0, by counting instead of sorting. Interpolation
 // finds a bound with k + 1 entries below it; with ties there is none, and steps go value by value.
 template <class T> inline Neighbours<T> order_statistics(const Row<T> &row, int64_t k) {
-  const int64_t n = row.valid - row.below, masked = row.n - n;
-  k -= row.below;
-  const int64_t target = k + 1 + masked;
-  Vec<T> least = all(-INF<T>);
+  const int64_t n = row.valid, target = k + 1 + row.n - n;  // with the masked entries
   Vec<T> total = Vec<T>{}, squares = Vec<T>{};
   EACH_VECTOR(row, j) {
     Vec<T> x = load(row.x + j);
-    auto valid = x > -INF<T>;
-    Vec<T> y = valid ? x - row.top : Vec<T>{};
-    least = larger(valid ? -x : all(-INF<T>), least);
+    Vec<T> y = x > -INF<T> ? x - row.top : Vec<T>{};
     total += y;
     squares += y * y;
   }
-  T below = -largest<T>(least), above = row.top;
-  auto from = [&](T low) -> Neighbours<T> {
-    return {low, count_up_to(row, low) > target ? low : around(row, low).high};
-  };
-  if (row.below && count_up_to(row, below) >= target) return from(below);
-  T mean = sum<T>(total) / n;
-  T variance = sum<T>(squares) / n - mean * mean;
-  T deviation = T(0.5513) * std::sqrt(variance > 0 ? variance : 0);
-  // the quantile of a normal distribution (Shore 1982), then its slope, then secants
-  T share = (k + T(1)) / (n + 1), slope = n * share * (1 - share) / deviation;
-  T mid = row.top + mean + deviation * std::log(share / (1 - share));
-  T last = 0;
+  const T size = sum<T>(total), mean = size / n, variance = sum<T>(squares) / n - mean * mean;
+  T below = row.top + size, above = row.top;  // no entry is farther from the top than all together
+  // the quantile of a normal distribution, which is nearly logistic, and scores for each entry
+  const T spread = T(0.5876) * std::sqrt(std::max(variance, T(0)));
+  const T share = (k + T(1)) / (n + 1);
+  T mid = row.top + mean + spread * std::log(share / (1 - share));
+  T step = spread / (n * share * (1 - share)), last = 0;
   int64_t last_count = 0;
-  for (int step = 0; step < 12; step++) {
-    if (step % 4 == 3 || !(mid >= below && mid < above)) mid = below + (above - below) / 2;
+  for (int tries = 0; tries < 12; tries++) {
+    if (!(mid >= below && mid < above)) mid = below + (above - below) / 2;
     if (!(mid < above)) break;
     int64_t c = count_up_to(row, mid);
     if (c == target) return around(row, mid);
     (c < target ? below : above) = mid;
-    if (step) slope = (c - last_count) / (mid - last);
+    if (tries) step = (mid - last) / (c - last_count);  // a secant
     last = mid, last_count = c;
-    mid += (target - c) / slope;
+    mid += (target - c) * step;
   }
-  // `below` may be the least entry, which interpolation has not counted
   for (;;) {
     mid = below + (above - below) / 2;
     if (!(mid < above)) mid = below;
     Neighbours<T> near = around(row, mid);
-    if (count_up_to(row, mid) < target) {
-      below = near.high;
-      if (!(below < above)) break;
-    } else {
-      above = near.low;
-      if (!(below < above)) break;
-    }
+    if (count_up_to(row, mid) < target) below = near.high;  // may be the one
+    else above = near.low;
+    if (!(below < above)) break;
   }
-  return from(above);
+  return {above, count_up_to(row, above) > target ? above : around(row, above).high};
 }
 
 template <class T> struct RSoftmax : Within<T> {
