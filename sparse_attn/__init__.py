@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from sparse_attn.hf.loading import load_pretrained
     from sparse_attn.hf.patching import patch_model, patched, unpatch_model
     from sparse_attn.hf.schedules import SparsitySchedule, SparsityScheduleCallback
+    from sparse_attn.integrations.trainer import AttentionStatistics
     from sparse_attn.mappings import Mapping, MappingSpec, mapping_names, register_mapping
 
     __version__: str
 
 __all__ = [
+    "AttentionStatistics",
     "Mapping",
     "MappingSpec",
     "SparsitySchedule",
@@ -59,7 +61,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
             return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        # schedules last: it imports Trainer's dependencies, PEFT included
+        # schedules late: it imports Trainer's dependencies, PEFT included
         places = (
             f"{__name__}.mappings",
             "transformers.modeling_utils",  # which another thread may import, and wait for ours
@@ -67,6 +69,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
                 f"{__name__}.hf.{p}"
                 for p in ("patching", "heads", "loading", "exporting", "schedules")
             ),
+            f"{__name__}.integrations.trainer",
             f"{__name__}.conversion.converting",
         )
         modules = map(import_module, places)

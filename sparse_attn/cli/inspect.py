@@ -27,8 +27,9 @@ that was saved with mappings they are its own mappings and softmax. The mappings
 parameters: sparse-attn mappings.
 
 With --file or --generate the page shows one long text under one mapping, the model's own by
-default: click a token to see what it attends to, summed over all layers and heads, and exactly in
---heads. Weights of mappings without exact zeros are left out below 0.0001.
+default: click a token to see which tokens it attends to, in the heads with the most zeros, or in
+--heads, and summed over all layers and heads. Weights of mappings without exact zeros are left out
+below 0.0001, and the page opens on the sum.
 """
 MAX_TOKENS, MAX_LONG = 128, 8192
 PAGE = "attention.html"
@@ -61,8 +62,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--heads",
         metavar="LAYER:HEAD,...",
-        help="of a long text, heads to keep exactly, counted from 0: 3:0,3:1; a layer alone means "
-        "all of its heads",
+        help="of a long text, heads to show, counted from 0: 3:0,3:1; a layer alone means all of "
+        "its heads (default: the 16 with the most zeros)",
     )
     parser.add_argument(
         "--mapping",
@@ -159,7 +160,7 @@ def _check_long(options: argparse.Namespace) -> None:
             kind = "is a folder" if options.file.is_dir() else "there is no such file"
             raise ValueError(f"--file {options.file}: {kind}")
         try:
-            options.text = options.file.read_text(encoding="utf-8")
+            options.text = options.file.read_text(encoding="utf-8").removesuffix("\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"--file {options.file}: is not UTF-8 ({error}); convert it") from None
         if not options.text.strip():

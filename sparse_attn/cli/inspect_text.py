@@ -13,9 +13,9 @@ from sparse_attn.cli.inspect_run import Reading, own_mappings, read, texts_of, t
 from sparse_attn.hf.layers import attention_layers
 from sparse_attn.hf.opening import quiet_transformers
 from sparse_attn.hf.patching import patched
-from sparse_attn.inspection import AttentionRecord
-from sparse_attn.inspection.long_text import text_page
-from sparse_attn.inspection.long_text.summing import AttentionSum, sum_attention
+from sparse_attn.inspection import AttentionRecord, record_attention
+from sparse_attn.inspection.long_text import most_selective, text_page
+from sparse_attn.inspection.long_text.summing import sum_attention
 from sparse_attn.mappings.syntax import describe, parse_mapping
 
 THRESHOLD = 1e-4  # of mappings without exact zeros
@@ -39,12 +39,19 @@ def look_at_text(options: argparse.Namespace) -> tuple[dict[str, AttentionRecord
         with swap:
             own = [_has_zeros(layer) for layer in attention_layers(reading.model)]
             threshold = 0.0 if all(own) else THRESHOLD
-            found, tokens = _summed(reading, options.generate, heads, threshold)
+            if not heads and not threshold:
+                with record_attention(reading.model) as record:
+                    ids = _read(reading, options.generate)
+                heads = most_selective(record, len(ids))
+            length = len(reading.tokens) + (options.generate or 0)
+            with sum_attention(reading.model, length, heads, threshold) as found:
+                ids = _read(reading, options.generate)
     if missing := set(heads) - set(found.heads):
         layer, head = min(missing)
         raise ValueError(f"--heads {options.heads}: layer {layer} has no head {head}")
+    tokens = texts_of(reading.tokenizer, ids)
     page = text_page(
-        found,
+        found.cut(len(tokens)),  # it may have ended early
         tokens,
         title=title_of(options, reading),
         mapping=name,
@@ -59,24 +66,16 @@ def _has_zeros(layer: Any) -> bool:
     return mapping is not None and mapping.spec.zeros is True
 
 
-def _summed(
-    reading: Reading, generate: int | None, heads: list[tuple[int, int]], threshold: float
-) -> tuple[AttentionSum, list[str]]:
-    """Read the text, and write more if asked for; return the attention and all tokens."""
-    length = len(reading.tokens)
-    with torch.inference_mode():
-        if generate is None:
-            with sum_attention(reading.model, length, heads, threshold) as found:
-                reading.run()
-            return found, texts_of(reading.tokenizer, reading.batch["input_ids"][0].tolist())
-        settings = GenerationConfig(max_new_tokens=generate, do_sample=False, num_beams=1)
-        with sum_attention(reading.model, length + generate, heads, threshold) as found:
-            model: Any = reading.model
-            given = {name: reading.batch[name] for name in ("input_ids", "attention_mask")}
-            written = model.generate(**given, generation_config=settings)[0]
-    tokens = texts_of(reading.tokenizer, written.tolist())
-    # it may have ended early
-    return found.cut(len(tokens)), tokens
+@torch.inference_mode()
+def _read(reading: Reading, generate: int | None) -> list[int]:
+    """Read the text, and write more if asked for; return the ids of all tokens."""
+    if generate is None:
+        reading.run()
+        return reading.batch["input_ids"][0].tolist()
+    settings = GenerationConfig(max_new_tokens=generate, do_sample=False, num_beams=1)
+    model: Any = reading.model
+    given = {name: reading.batch[name] for name in ("input_ids", "attention_mask")}
+    return model.generate(**given, generation_config=settings)[0].tolist()
 
 
 def _heads(text: str | None, layers: int, config: Any) -> list[tuple[int, int]]:

@@ -220,7 +220,7 @@ WORDS = [f" word{i}" if i % 7 else "\nThe </script><img src=x onerror=hacked=1>"
 @pytest.fixture(scope="module")
 def summed() -> AttentionSum:
     model = patch_model(bert(initializer_range=0.5), "sparsemax")
-    with torch.no_grad(), sum_attention(model, LENGTH, [(0, 1)]) as found:
+    with torch.no_grad(), sum_attention(model, LENGTH, [(0, 1), (1, 2)]) as found:
         model(torch.randint(5, 40, (1, LENGTH)))
     return found
 
@@ -233,12 +233,54 @@ def text(browser: Any, tmp_path: Path, summed: AttentionSum) -> Iterator[Any]:
         yield page
 
 
-def head_of(summed: AttentionSum) -> Tensor:
-    """The weights (N, N) of the chosen head."""
-    own = summed.heads[0, 1]
+def head_of(summed: AttentionSum, layer: int = 0, head: int = 1) -> Tensor:
+    """The weights (N, N) of a chosen head."""
+    own = summed.heads[layer, head]
     made = torch.zeros(LENGTH, LENGTH)
     made[torch.arange(LENGTH).repeat_interleave(own.starts.diff()), own.columns] = own.weights
     return made
+
+
+def click(text: Any, query: int) -> None:
+    # on a narrow screen the bar may lie over it
+    text.locator("#text span").nth(query).dispatch_event("click")
+    text.locator("#query", has_text=f"Token {query}:").wait_for()
+
+
+def table(text: Any) -> list[list[str]]:
+    found: list[list[str]] = text.locator("#read tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+    )
+    return found
+
+
+def test_heads_together_and_links_to_a_view(text: Any, summed: AttentionSum) -> None:
+    """A page opens on all of its heads, and a link on the token and the head that it names."""
+    click(text, 20)
+    readers = sum((head_of(summed, *head)[20] > 0).int() for head in summed.heads)
+    expected = {key: n for key, n in enumerate(torch.as_tensor(readers).tolist()) if n > 0}
+    assert {int(position): int(n) for _, position, n, *_ in table(text)} == expected
+    shades = text.locator("#text span[style]").evaluate_all(
+        """chips => chips.map(chip => [chip.dataset.index,
+          2 * Number(chip.style.getPropertyValue("--shade")) ** 2])"""
+    )
+    assert {int(key): round(n) for key, n in shades} == expected
+    told = text.inner_text("#share")
+    assert f"The 2 heads read {len(expected)} of the 30 tokens." in told
+    assert f"None of them reads the other {30 - len(expected)}." in told
+    assert text.url.endswith("#token=20")
+
+    text.check("#first")
+    text.locator("#share", has_text="29 tokens, not counting the first").wait_for()
+    assert {int(position) for _, position, *_ in table(text)} == set(expected) - {0}
+    text.select_option("#view", "2")
+    text.wait_for_url("**#token=20&layer=1&head=2&first=ignored")
+    text.evaluate("location.hash = 'token=4&layer=0&head=1'")
+    text.locator("#query", has_text="Token 4:").wait_for()
+    assert (text.input_value("#view"), text.is_checked("#first")) == ("1", False)
+    text.evaluate("location.hash = 'token=5&layer=all'")
+    text.locator("#query", has_text="Token 5:").wait_for()
+    assert text.input_value("#view") == "0"
 
 
 @pytest.mark.slow
@@ -247,14 +289,9 @@ def test_a_token_of_a_long_text(text: Any, summed: AttentionSum) -> None:
     for place, weights in enumerate([summed.total, head_of(summed)]):
         query = 20 + place
         text.select_option("#view", str(place))
-        # on a narrow screen the bar may lie over it
-        text.locator("#text span").nth(query).dispatch_event("click")
-        text.locator("#query", has_text=f"Token {query}:").wait_for()
+        click(text, query)
         expected = {key: w for key, w in enumerate(weights[query].tolist()) if w > 0}
-        cells = text.locator("#read tbody tr").evaluate_all(
-            "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
-        )
-        found = {int(position): float(weight) for _, position, weight, _ in cells}
+        found = {int(position): float(weight) for _, position, _, weight, _ in table(text)}
         assert found == pytest.approx(expected, rel=5e-3)
         shaded = text.locator("#text span").evaluate_all(
             """chips => chips.filter(chip => chip.style.getPropertyValue("--shade"))

@@ -181,6 +181,11 @@ def test_bytes_of_a_character_are_shown_apart(tmp_path: Path, look: Look) -> Non
     page, _ = look(tmp_path, "a \u00e9")
     # the two bytes of the last character are no text of their own
     assert page.data["tokens"] == ["a", " ", "\u00c3", "\u00a9"]
+    # nor is the last newline of a file
+    Path("text.txt").write_text("a \u00e9\n", encoding="utf-8")
+    data = text_data(inspected(tmp_path, "--file", "text.txt", "--mapping", "sparsemax", "--force"))
+    assert data["tokens"] == ["a", " ", "\u00c3", "\u00a9"]
+    assert len(data["heads"]) == 8  # all of a small model
 
 
 def test_a_file(bert: str) -> None:
@@ -191,6 +196,7 @@ def test_a_file(bert: str) -> None:
     assert data["views"] == [
         *("All layers and heads, summed", "Layer 0, head 1"),
         *(f"Layer 1, head {head}" for head in range(4)),
+        "The 5 chosen heads",
     ]
     model = patch_model(BertModel.from_pretrained(bert), "sparsemax").eval()
     ids = BertTokenizerFast(vocab=IDS)(LONG, return_tensors="pt")

@@ -28,6 +28,7 @@ from sparse_attn.inspection import (
     text_page,
     write_page,
 )
+from sparse_attn.inspection.long_text import most_selective
 from sparse_attn.inspection.long_text.summing import AttentionSum
 from tests.hf.families import BERT, LLAMA, tokens
 from tests.inspection.page_data import Page, Record, numbers, text_data, text_weights
@@ -260,6 +261,25 @@ def test_the_share_that_is_left_out_is_told(
     assert text_data(text_page(rest, words(LENGTH)))["leftOut"] == pytest.approx(few, abs=0.05)
 
 
+def test_the_heads_with_the_most_zeros(ids: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page names the rule, unless other heads were chosen."""
+    monkeypatch.setattr("sparse_attn.inspection.long_text.MOST_SELECTIVE", 3)
+    model, p = llama(), dense(llama(), ids)
+    weights = (p > 0).sum((2, 3)).flatten()
+    expected = [divmod(int(i), 4) for i in weights.argsort()[:3].sort().values]
+    for heads in (expected, expected[:2]):
+        with torch.no_grad(), sum_attention(model, LENGTH, heads) as found:
+            model(ids)
+        assert most_selective(found.record, LENGTH) == expected
+        page = text_page(found, words(LENGTH))
+        assert ("opens on the 3 of 8 heads with the highest share" in page) == (len(heads) == 3)
+        assert text_data(page)["heads"] == [list(head) for head in heads]
+        assert text_data(page)["causal"]
+    room = int(weights.sort().values[:2].sum())
+    monkeypatch.setattr("sparse_attn.inspection.long_text.MOST_EXACT", room)
+    assert len(most_selective(found.record, LENGTH)) == 2
+
+
 def test_layers_that_share_a_module() -> None:
     sizes = {**BERT, "embedding_size": 8, "num_hidden_layers": 3, "initializer_range": 0.5}
     model = patch_model(AlbertModel(AlbertConfig(**sizes)).eval(), "sparsemax")
@@ -269,6 +289,7 @@ def test_layers_that_share_a_module() -> None:
     shared = pytest.raises(ValueError, match="is several layers, whose heads have no numbers")
     with torch.no_grad(), shared, sum_attention(model, 9, [(0, 1)]):
         model(tokens(1, 9))
+    assert most_selective(found.record, 9) == []
 
 
 def test_texts_that_cannot_be_summed(

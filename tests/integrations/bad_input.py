@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
-from sparse_attn import patch_model
+from sparse_attn import AttentionStatistics, patch_model
 from tests.bad_input import Wrong
 from tests.letters import letter_tokenizer
 
@@ -62,4 +63,18 @@ OF_LM_EVAL = [
     ),
     refused("lm-eval: none for a plain model", "needed", lambda at: evaluated(gpt2(at))),
 ]
-ROWS = OF_LM_EVAL if find_spec("lm_eval") else []
+
+
+def statistics(name: str, says: str, batch: Any, **options: Any) -> Wrong:
+    error = ValueError if options else TypeError
+    make = lambda _: AttentionStatistics(cast(Any, None), batch, **options)  # noqa: E731
+    return refused(f"AttentionStatistics: {name}", says, make, error)
+
+
+IDS = torch.zeros(1, 3, dtype=torch.long)
+ROWS = [
+    *(OF_LM_EVAL if find_spec("lm_eval") else []),
+    statistics("no tensors", "batch=.*tokenizer", {"input_ids": [[1]]}),
+    statistics("no names", "batch=.*expected tensors by name", IDS),
+    statistics("steps", "every_steps=0: expected a whole", {"input_ids": IDS}, every_steps=0),
+]

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from sparse_attn.inspection.long_text.summing import AttentionSum, Rows
+from sparse_attn.inspection.record import AttentionRecord
 from sparse_attn.inspection.self_contained import ELEMENTS, AttentionPage, assemble, escaped_json
 
 PARTS = Path(__file__).parent
@@ -21,6 +22,7 @@ STYLE = PARTS.parent / "page" / "page.css"
 MOST_TOKENS = 8192
 MOST_SUMMED = 1_600_000  # weights of the sum
 MOST_EXACT = 2_600_000  # weights of the chosen heads, all together
+MOST_SELECTIVE = 16  # heads that a page shows unless others are chosen
 # codes of a weight in 16 bits, by the logarithm, with the same names in text.js
 LARGEST = 65535
 STEP = 149 * math.log(2) / LARGEST  # from 2^-149, the smallest float32, to 1
@@ -37,10 +39,11 @@ def text_page(
 ) -> AttentionPage:
     """Build an HTML page of a long text: click a token to see which tokens it attends to.
 
-    The page shows the sum over all layers and heads, and the heads that `attention` holds exactly.
-    Of the sum it has the largest weights of each token, and names the share of the mass that it
-    leaves out. Weights are stored to 0.08 % of their value, compressed, and decoded in the browser
-    when first looked at. It needs no network and no other file.
+    The page opens on the heads that `attention` holds exactly, all together, and colours a token
+    by the number of them that read it. It also shows each head, and the sum over all layers and
+    heads. Of the sum it has the largest weights of each token, and names the share of the mass that
+    it leaves out. Weights are stored to 0.08 % of their value, compressed, and decoded in the
+    browser when first looked at. It needs no network and no other file.
 
     Args:
         attention: the result of `sum_attention`.
@@ -77,10 +80,14 @@ def text_page(
     for (layer, head), rows in attention.heads.items():
         views.append(f"Layer {layer}, head {head}")
         parts.append(rows)
+    name, rule = _choice(attention)
+    views += [name] if len(attention.heads) > 1 else []
     others = attention.total.clone().fill_diagonal_(0)
     data: dict[str, Any] = {
         "tokens": list(tokens),
         "views": views,
+        "heads": list(attention.heads),
+        "causal": not attention.total.triu(1).any(),
         "most": [float(rows.weights.max()) if len(rows.weights) else 1.0 for rows in parts],
         "step": STEP,
         "mapping": mapping,
@@ -101,6 +108,7 @@ def text_page(
         [ELEMENTS, PARTS / "text.js"],
         title,
         lead=html.escape(_lead(attention, mapping, generated)),
+        rule=rule,
         data=escaped_json(data),
         blobs="\n".join(blobs),
     )
@@ -111,6 +119,35 @@ def _lead(attention: AttentionSum, mapping: str, generated: int) -> str:
     written = f", of which the model wrote {generated:,}" if generated else ""
     layers = len(attention.record.layers)
     return f"{count:,} tokens{written}; {mapping or 'attention'} in {layers} layers."
+
+
+def most_selective(record: AttentionRecord, tokens: int) -> list[tuple[int, int]]:
+    """Return the (layer, head) pairs with the highest share of exact zeros in a text.
+
+    At most 16, and fewer if a page cannot hold their weights.
+    """
+    zeros, pairs = record.zero_counts.counts.flatten(1)
+    # a module that runs as several layers has too many pairs, and its heads have no numbers
+    known = (pairs > 0) & (pairs <= tokens**2)
+    order = (zeros / pairs).nan_to_num().argsort(descending=True, stable=True)
+    order = order[known[order]][:MOST_SELECTIVE]
+    fits = (pairs - zeros)[order].cumsum(0) <= MOST_EXACT
+    heads = record.zeros.shape[1]
+    return sorted(divmod(index, heads) for index in order[fits].tolist())
+
+
+def _choice(attention: AttentionSum) -> tuple[str, str]:
+    """Return a name for all heads of the page together, and the rule that chose them."""
+    record, chosen = attention.record, list(attention.heads)
+    count = len(chosen)
+    if not chosen or chosen != most_selective(record, len(attention.total)):
+        return f"The {count} chosen heads", ""
+    shares = [float(record.zeros[head]) for head in chosen]
+    seen = int((record.zero_counts.counts[1] > 0).sum())
+    return f"The {count} heads with the most zeros", (
+        f"The page opens on the {count} of {seen} heads with the highest share of exact zeros in "
+        f"this text: {100 * min(shares):.1f} % to {100 * max(shares):.1f} %."
+    )
 
 
 def _largest(attention: AttentionSum) -> tuple[Rows, float]:
