@@ -142,6 +142,26 @@ def draw(
     return call, lay_out(upstream.to(dtype), random.choice(LAYOUTS))
 
 
+def draw_long() -> tuple[AttentionInputs, Tensor]:
+    """A call whose keys are screened, unless they are odd, or many stay."""
+    keys, queries, dim = random.choice([1024, 1100]), random.choice([1, 3, 14]), 64
+    kinds = random.choices(["plain", "plain", "plain", "tied", "large", "odd"], k=2)
+    shapes = {"query": (1, 4, queries, dim), "key": (1, 2, keys, dim), "value": (1, 2, keys, 40)}
+    tensors = {
+        name: lay_out(drawn(shape, kind).float(), random.choice(LAYOUTS)).requires_grad_()
+        for (name, shape), kind in zip(shapes.items(), [*kinds, "plain"], strict=True)
+    }
+    if random.random() < 0.4:
+        tensors["mask"] = torch.rand(pairs((1, 4, queries, keys))) < 0.9
+    chosen = random.choice(
+        [Mapping("sparsemax"), Mapping("max-gap", a=random.choice([1.0, 200.0])), Mapping("entmax")]
+    )
+    call = AttentionInputs(
+        mapping=chosen, window=random.choice([None, 1050]), scaling=0.5, **tensors
+    )
+    return call, drawn((1, 4, queries, 40), "plain").float()
+
+
 def solve(call: AttentionInputs, upstream: Tensor, implementation: Any = cpu) -> list[Tensor]:
     """The output and all gradients."""
     torch.manual_seed(1)  # the same weights are dropped
@@ -205,6 +225,9 @@ def main(library: str, count: int, seed: int) -> None:
         torch.set_num_threads(random.choice([1, 2, 5]))
         kind, dtype = random.choice(TAME + WILD), random.choice(DTYPES)
         call, upstream = draw(SIZES, kind, dtype)
+        if number % 20 == 19:
+            kind, dtype = "long", torch.float32
+            call, upstream = draw_long()
         state = torch.get_rng_state()
         compared = kind in TAME and dtype == torch.float64 and not call.dropout
         twice = compared or number % 5 == 0

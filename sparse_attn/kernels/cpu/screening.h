@@ -103,7 +103,7 @@ struct Screen {
     const int64_t panels = (n + PANEL<float> - 1) / PANEL<float>;
     dim = width, finite = true, keys.resize(panels * PANEL<float> * dim);
     for (auto *floats : {&scales, &reaches, &norms, &units, &errors})
-      floats->assign(padded<float>(panels), 1);
+      floats->assign(padded<float>(panels) + LANES<float>, 1);  // read from any panel on
     bounds.resize(padded<float>(panels));
     std::vector<int8_t> bytes(PANEL<float> * dim);
     uint8_t *to = keys.data();
