@@ -35,6 +35,8 @@ BENCHMARKS = {  # what --help says of each
     "for each kind of head",
     "llm": "SmolLM2 with each mapping beside SDPA; groups: prefill, decoding, recording\n"
     "(install the extra llm)",
+    "screening": "int8 screening of SmolLM2's long rows beside the product of all keys, one\n"
+    "thread of a CPU (install the extra llm)",
     "tune": "tiles, warps, stages and registers of each Triton kernel on this GPU; --enter\n"
     "puts the best of a record into the kernels' table (about 20 minutes)",
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import BertConfig, LlamaConfig, LlamaModel
 
-from benchmarks import attention, heads, llm, tune
+from benchmarks import attention, heads, llm, screening, tune
 from benchmarks.__main__ import main
 from benchmarks.attention import measuring, step
 from benchmarks.attention.cases import AttentionCase
@@ -29,7 +29,7 @@ TINY = [
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     """Runs a benchmark, tiny and for two rounds, into tmp_path; its record."""
-    for module in (attention, heads, llm, tune):
+    for module in (attention, heads, llm, screening, tune):
         small = module.BENCHMARK._replace(paces={"quick": Pace(0, 2, 600)})
         monkeypatch.setattr(module, "BENCHMARK", small)
     monkeypatch.setattr(attention, "BENCHMARK", attention.BENCHMARK._replace(cases=lambda *_: TINY))
@@ -98,6 +98,15 @@ def test_record_and_page(name, bench, tmp_path, capsys):
         assert found["ours softmax"] == 0
         assert 0 < found["ours top-p-softmax p=0.95"] < found["ours top-p-softmax p=0.9"]
         assert recording["rows"][1]["rows_mib"] > 0
+
+
+@pytest.mark.slow
+def test_screening_lists_every_key_within_the_gap(bench):
+    multiply, *rows = bench("screening")["cases"][0]["rows"]
+    if "int8 products" in (rows[0]["reason"] or ""):
+        pytest.skip(rows[0]["reason"])
+    assert multiply["ms"]["n"] == 2
+    assert all(0 < row["within"] <= row["listed"] <= 100 for row in rows)
 
 
 def test_skip_leaves_contestants_out(bench):
