@@ -208,7 +208,8 @@ int64_t Task<float>::hide_products(int64_t b, int64_t h, int64_t i, const Column
 template <> inline
 bool Task<float>::list_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
                             const Columns &keys) {
-  if (!screens || keys.to - keys.from < SCREENED || crowded-- > 0) return false;
+  // select refuses a tile that waits for its patience
+  if (!screens || patience > 0 || keys.to - keys.from < SCREENED || crowded-- > 0) return false;
   crowded = CROWDED;
   Rows<float> key_rows = {at<float>(a.key, b, h / (a.heads / a.key_heads), first_of(a, b)),
                           a.key.stride[2]};
