@@ -46,7 +46,7 @@ def cases(device: str, quick: bool) -> list[Layer]:
     """Return the layers of the model, or random rows."""
     if quick:
         return [Layer("random", "26 queries, 1,024 keys")]
-    return [Layer("layer", str(number)) for number in LAYERS]
+    return [Layer("SmolLM2", f"layer {number}") for number in LAYERS]
 
 
 def contestants(case: Layer, device: torch.device) -> list[Contestant]:
@@ -98,8 +98,8 @@ def compiled() -> Any:
 @cache
 def inputs(case: Layer) -> tuple[Tensor, Tensor]:
     """Return scaled queries, and keys."""
-    if case.group == "layer":
-        query, key = caught()[int(case.name)]
+    if case.group == "SmolLM2":
+        query, key = caught()[case.name]
         return query / 8, key
     torch.manual_seed(0)
     return torch.randn(26, 64) / 8, torch.randn(1024, 64)
@@ -107,14 +107,16 @@ def inputs(case: Layer) -> tuple[Tensor, Tensor]:
 
 @cache
 @torch.inference_mode()
-def caught() -> list[tuple[Tensor, Tensor]]:
+def caught() -> dict[str, tuple[Tensor, Tensor]]:
     """Return the queries and keys of each layer, from one pass over the text."""
     model, tokenizer = opened("cpu")
-    attend, found = F.scaled_dot_product_attention, []
+    attend = F.scaled_dot_product_attention
+    found: dict[str, tuple[Tensor, Tensor]] = {}
 
     def catch(query: Tensor, key: Tensor, *rest: Any, **options: Any) -> Tensor:
         key_head = HEAD * key.shape[1] // query.shape[1]
-        found.append((query[0, HEAD, -QUERIES:].clone(), key[0, key_head].clone()))
+        rows = query[0, HEAD, -QUERIES:].clone(), key[0, key_head].clone()
+        found[f"layer {len(found)}"] = rows
         return attend(query, key, *rest, **options)
 
     with mock.patch.object(F, "scaled_dot_product_attention", catch):
