@@ -62,7 +62,7 @@ def _page(record: dict[str, Any]) -> Page:
         else "It was not trained after that."
     )
     intro = (
-        f"{record['model']} with {recipe['mapping']} in place of softmax in its attention. "
+        f"This is {record['model']} with {recipe['mapping']} in place of softmax in its attention. "
         f"{training} On the texts below, {share(final['zeros'])} of its attention weights are "
         "exactly zero. Texts of another length or kind have more or fewer."
     )
