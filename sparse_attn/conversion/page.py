@@ -8,16 +8,22 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from sparse_attn.comparison.page import notes, provenance, results, share, table
+from sparse_attn.comparison.page import measure_of, notes, provenance, results, share, table
 from sparse_attn.reports import canvas, text
 from sparse_attn.reports.page import Block, Bullets, Heading, Page, Plot, Table
 
 METHODS = (
-    "Target zeros: the parameter of each layer is chosen by the least sum of the layers' losses at "
-    "that share over all, and held while healing. It is a share in the texts to learn from; longer "
-    "texts have more zeros. Without a target the parameters are as given, the same in every layer.",
-    "Healing: the loss is the distance of hidden states and outputs from softmax's.",
-    "The unpatched model runs Transformers' default attention, mostly PyTorch's SDPA.",
+    "Target zeros: share of exact zeros over all layers, in the training texts; longer texts have "
+    "more. Each layer gets its own parameter, so that the layers reach the target with the least "
+    "sum of losses. The parameters are adjusted during training to hold the zeros. Without a "
+    "target they are as given, the same in every layer.",
+    "Training: no labels are used. The loss is the distance of hidden states and outputs from "
+    "those of the original model.",
+    "The original model runs Transformers' default attention, mostly PyTorch's SDPA.",
+)
+TRAINED = (
+    "After training, the model is the one that was saved. It learned from unlabelled texts to give "
+    "what the original model gives."
 )
 
 
@@ -25,17 +31,22 @@ def make_page(record: dict[str, Any]) -> Page:
     """Build the report."""
     recipe = record["recipe"]
     blocks: list[Block] = [
-        "Softmax in attention replaced by another mapping: swapped without training, then healed "
-        "on unlabelled texts.",
+        f"The row softmax is the original model. Before training, {recipe['mapping']} takes the "
+        "place of softmax in its attention, with the same weights.",
+        *([TRAINED] if recipe["steps"] else []),
         *results(record),
+        *trained(record),
         Heading("Layers"),
         layers(record),
     ]
     if any(len(layer["zeros"]) > 1 for layer in record["layers"]):
-        note = "Each layer swapped alone, untrained: distance from softmax's states and outputs."
+        note = (
+            "One layer at a time without softmax, before training: distance of the model's hidden "
+            "states and outputs from the original's. Diamonds: chosen zeros."
+        )
         blocks.append(Plot("layers", "Loss by zeros, layer by layer", note, by_layer(record)))
     if record["loss"]:
-        note = "Means of ten steps. The loss rises while zeros are ramped in, and falls after that."
+        note = "Means of ten steps. The loss rises while zeros are added, and falls after that."
         blocks.append(Plot("loss", "Training", note, training(record)))
     blocks += [
         Heading("How it was made"),
@@ -44,7 +55,25 @@ def make_page(record: dict[str, Any]) -> Page:
         Heading("How it was measured"),
         Bullets([*notes(record), *provenance(record)]),
     ]
-    return Page(f"Softmax replaced by {recipe['mapping']}", blocks, overview=[table(record)])
+    shown = [table(record), *trained(record)]
+    return Page(f"Softmax replaced by {recipe['mapping']}", blocks, overview=shown)
+
+
+def overview(record: dict[str, Any]) -> list[str]:
+    """Return the tables of results and the notes for the terminal."""
+    return [*(f"{shown}\n" for shown in (table(record), *trained(record))), *notes(record)]
+
+
+def trained(record: dict[str, Any]) -> list[Table]:
+    """Tabulate what training changed; nothing for records without that difference."""
+    before, after = record["mappings"][0], record["mappings"][-1]
+    if "against_swapped" not in after:
+        return []
+    measure = measure_of(record)
+    headers = ["measure", "before training", "after training", "difference [95 %]", "verdict"]
+    difference = measure.judged(after["against_swapped"])
+    row = [measure.name, measure.text(before), measure.text(after), *difference]
+    return [Table("What training changed", headers, [row])]
 
 
 def made(record: dict[str, Any]) -> Table:
@@ -61,25 +90,27 @@ def made(record: dict[str, Any]) -> Table:
             ["texts", f"{recipe['number']:,} of {recipe['texts']}"],
             ["tokens of a text, at most", str(min(recipe["max_length"], record["limit"]))],
             ["steps", str(recipe["steps"])],
-            ["texts of a step", str(recipe["batch_size"])],
+            ["texts per step", str(recipe["batch_size"])],
             ["peak learning rate, AdamW", f"{recipe['learning_rate']:g}"],
             ["ramp, share of the steps", share(recipe["ramp"])],
             ["seed", str(recipe["seed"])],
         ]
     stages = record["stages"]
-    times = ("choosing", "healing", "measuring")
-    rows += [[f"{name}, s", f"{stages[name]:.0f}"] for name in times if name in stages]
+    times = {"choosing": "choosing", "healing": "training", "measuring": "measuring"}
+    rows += [[f"{times[name]}, s", f"{stages[name]:.0f}"] for name in times if name in stages]
     if resumed := stages.get("resumed_from_step"):
-        rows.append(["healing timed from step", str(resumed)])
-    rows.append(["time of a forward pass / the unpatched model's", f"{cost['ratio']:.2f}"])
-    rows.append(["texts of that pass", str(cost["texts"])])
+        rows.append(["training timed from step", str(resumed)])
+    rows.append(["time of a forward pass / the original model's", f"{cost['ratio']:.2f}"])
+    rows.append(["texts in that pass", str(cost["texts"])])
     return Table("Recipe and cost", ["setting", "value"], rows)
 
 
 def layers(record: dict[str, Any]) -> Table:
-    """Tabulate the layers: parameters and zeros, swapped and healed, and the loss of each swap."""
-    stages = [key for key in ("swapped", "healed") if key in record["layers"][0]]
-    headers = ["layer", *(f"{key}: {what}" for key in stages for what in ("parameter", "zeros"))]
+    """Tabulate the layers: parameters and zeros before and after, and the loss of each swap."""
+    names = {"swapped": "before training", "healed": "after training"}
+    stages = [key for key in names if key in record["layers"][0]]
+    columns = ("parameter", "zeros")
+    headers = ["layer", *(f"{names[key]}: {what}" for key in stages for what in columns)]
     rows = []
     for place, layer in enumerate(record["layers"]):
         row = [str(place)]
@@ -91,7 +122,7 @@ def layers(record: dict[str, Any]) -> Table:
                 share(layer[key]["zeros"]),
             ]
         rows.append([*row, _loss_alone(layer)])
-    return Table("By layer", [*headers, "loss alone, untrained"], rows)
+    return Table("By layer", [*headers, "loss with only this layer changed"], rows)
 
 
 def _loss_alone(layer: dict[str, Any]) -> str:

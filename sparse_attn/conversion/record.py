@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from sparse_attn.comparison.comparison import command_of, measured, model_of, origin
+from sparse_attn.comparison.comparison import command_of, difference, measured, model_of, origin
 from sparse_attn.comparison.data import short
 from sparse_attn.comparison.measure import Outcome, Variant, sample
 from sparse_attn.comparison.reader import Batch, Reader
@@ -42,12 +42,15 @@ def measure(options: Options, inputs: Inputs) -> dict[str, Any]:
     swapped = replace(softmax, model=copy, forward=copy)
     variants = [
         Variant("softmax", softmax, Mapping("softmax")),
-        Variant(f"{options.mapping}, swapped", swapped, _mapping(options), own=True),
+        Variant(f"before training: {options.mapping}", swapped, _mapping(options), own=True),
     ]
     if options.steps:
         healed = read_model(options, inputs.data, options.out / MODEL)
-        variants.append(Variant(f"{options.mapping}, healed", healed, _mapping(options), own=True))
-    found, outcomes = measured(variants, inputs.data)
+        label = f"after training: {options.mapping}"
+        variants.append(Variant(label, healed, _mapping(options), own=True))
+    found, outcomes, data = measured(variants, inputs.data)
+    if options.steps:
+        found["mappings"][1]["against_swapped"] = difference(outcomes[2], outcomes[1], data)
     some = sample(softmax, inputs.data.inputs, softmax.batches(inputs.data.inputs))
     stages = {**_read(options.out, STAGES_FILE), "measuring": time.perf_counter() - started}
     return {

@@ -12,6 +12,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel
 
 from sparse_attn.comparison.reader import Reader
+from sparse_attn.conversion.card import write_card
 from sparse_attn.conversion.converting import PLAN, convert
 from sparse_attn.conversion.inputs import Inputs, read_inputs, read_model
 from sparse_attn.conversion.options import Options
@@ -47,6 +48,8 @@ def perform(options: Options) -> dict[str, Any] | None:
     record = measure(options, inputs)
     with disk_errors(folder):
         make_page(record).write(folder)
+        trust = options.trust_remote_code
+        write_card(folder / MODEL, options.model, record, trust_remote_code=trust)
     write_json(folder / RECORD_FILE, record)
     remove_checkpoints(folder)
     return record

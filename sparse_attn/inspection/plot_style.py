@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 _FONTS = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}
 WIDTH = 6.4  # inches; its 11 pt stay readable on a screen of 390 px
-_NAME_LENGTH = 22
+_NAME_LENGTH = 24
 GREY = "#767676"
 # for a cell without a number
 HATCHED: dict[str, Any] = {

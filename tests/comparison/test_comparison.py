@@ -75,6 +75,11 @@ def test_embeddings(models: Models, tmp_path: Path) -> None:
     assert row["agreement"] == pytest.approx(1 - np.mean(cosines), abs=1e-5)
     assert record["agreement"] == "cosine"
     assert (record["rows"], record["cut"], record["metric"]) == (40, 0, None)
+    assert record["softmax"] == pytest.approx(1)
+    found = row["against_softmax"]
+    assert found["value"] == pytest.approx(-np.mean(cosines), abs=1e-5)
+    resampled = scipy.stats.bootstrap((-np.array(cosines),), np.mean, method="percentile", rng=0)
+    assert found["interval"] == pytest.approx(resampled.confidence_interval, abs=0.01)
 
 
 def test_next_words(models: Models, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from sparse_attn import cli, convert
 from sparse_attn.comparison.page import table
+from sparse_attn.conversion.card import write_card
 from sparse_attn.conversion.options import Options
-from sparse_attn.conversion.page import make_page
+from sparse_attn.conversion.page import make_page, trained
+from sparse_attn.reports.table import markdown
 from tests.commands import python, refusal
 from tests.comparison.running import Models, text_file
 from tests.conversion.command.running import QUICK, SPARSE, TEXTS, converted
@@ -39,16 +41,22 @@ def test_it_prints_the_table_and_writes_the_page(
     main(words)
     told = capsys.readouterr().out
     record = json.loads((out / "record.json").read_text())
-    assert [row["mapping"] for row in record["mappings"]] == ["entmax, swapped", "entmax, healed"]
-    assert all(cell in told for row in table(record).rows for cell in row)
+    labels = ["before training: entmax", "after training: entmax"]
+    assert [row["mapping"] for row in record["mappings"]] == labels
+    assert all(
+        cell in told
+        for shown in (table(record), *trained(record))
+        for row in shown.rows
+        for cell in row
+    )
     assert told.splitlines()[-2:] == [f"model: {out}/model", f"report: {out}/report.html"]
     page = (out / "report.md").read_text()
     assert str(tmp_path) not in page
     figures = {path.name for path in out.glob("*.png")}
-    assert figures == {"zeros.png", "layers.png", "loss.png"}
+    assert figures == {"zeros.png", "differences.png", "layers.png", "loss.png"}
     assert all(name in page for name in figures)
     assert [line["step"] for line in record["loss"]] == [10, 20]
-    assert re.search(r"time of a forward pass / the unpatched model's \| \d+\.\d\d", page)
+    assert re.search(r"time of a forward pass / the original model's \| \d+\.\d\d", page)
     main(words)
     assert capsys.readouterr().out == told[told.index(table(record).caption) :]
 
@@ -67,9 +75,30 @@ def test_pages(models: Models, tmp_path: Path, model: str, arguments: list[str])
     record = converted(getattr(models, model), tmp_path / "out", *arguments)
     healed = "0" not in arguments
     assert len(record["mappings"]) == 1 + healed
+    assert len(trained(record)) == healed
     page = make_page(record).markdown()
     assert ("| texts | 81 of " in page) == healed
     assert ("| layers may keep softmax | yes |" in page) == ("--choose_layers" in arguments)
+
+
+def test_the_card_of_the_model(models: Models, tmp_path: Path) -> None:
+    """It loads the model as written, names a base of the hub, and replaces no card of the user."""
+    out = tmp_path / "out"
+    record = converted(models.causal, out)
+    path = out / "model/README.md"
+    card = path.read_text()
+    assert "tags:\n- sparse-attn\n" in card
+    assert all(line in card for line in markdown(table(record)))
+    assert "base_model" not in card
+    (program,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    told = python("-c", program.replace("FOLDER", str(out / "model")) + "print(type(model))")
+    assert "GPT2LMHeadModel" in told
+    path.write_text("mine")
+    write_card(path.parent, "user/model", record)
+    assert path.read_text() == "mine"
+    path.unlink()
+    write_card(path.parent, "user/model/file.gguf", record)
+    assert path.read_text().startswith("---\nbase_model: user/model\nlibrary_name: transformers\n")
 
 
 GIVEN = ["bert", "--mapping", "entmax", "--texts", "a", "--out", "b"]

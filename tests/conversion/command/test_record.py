@@ -49,10 +49,11 @@ def test_quality_zeros_and_agreement(models: Models, tmp_path: Path) -> None:
     lines = [*(a for a, _, _ in PAIRS), *(b for _, b, _ in PAIRS)]
     kinds = {
         "softmax": AutoModel.from_pretrained(folder, attn_implementation="eager").eval(),
-        "entmax, swapped": swapped(folder, out),
-        "entmax, healed": load_pretrained(AutoModel, out / "model").eval(),
+        "before training: entmax": swapped(folder, out),
+        "after training: entmax": load_pretrained(AutoModel, out / "model").eval(),
     }
-    found = {}
+    stages = {"before training: entmax": "swapped", "after training: entmax": "healed"}
+    found, qualities = {}, []
     for name, model in kinds.items():
         outputs, weights = alone(model, folder, lines)
         means = [output.mean(0).numpy() for output in outputs]
@@ -71,14 +72,18 @@ def test_quality_zeros_and_agreement(models: Models, tmp_path: Path) -> None:
         quality = scipy.stats.spearmanr([s for _, _, s in PAIRS], scores).statistic
         assert row["agreement"] == pytest.approx(np.mean(cosines), abs=1e-5)
         assert row["quality"] == pytest.approx(quality, abs=2e-3)
-        kind = row["mapping"].removeprefix("entmax, ")
+        kind = stages[row["mapping"]]
         assert [layer[kind]["zeros"] for layer in record["layers"]] == pytest.approx(zeros)
         # both layers have two heads
         assert row["zeros"] == pytest.approx(np.mean(zeros))
         assert row["random"]["zeros"] == pytest.approx(row["zeros"], abs=0.02)
         difference = row["quality"] - record["softmax"]
         assert row["against_softmax"]["value"] == pytest.approx(difference)
-    healed = attention_layers(kinds["entmax, healed"])
+        qualities.append(row["quality"])
+    gain = record["mappings"][1]["against_swapped"]
+    assert gain["value"] == pytest.approx(qualities[1] - qualities[0])
+    assert gain["interval"][0] < gain["value"] < gain["interval"][1]
+    healed = attention_layers(kinds["after training: entmax"])
     alphas = [layer["healed"]["parameters"]["alpha"] for layer in record["layers"]]
     assert alphas == [layer.module.sparse_attn.alpha for layer in healed]
 
