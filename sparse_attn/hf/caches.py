@@ -26,10 +26,9 @@ class ScreeningCache(DynamicCache):
 
     Args:
         config: config of the model. Layers with a sliding window stay those of Transformers.
-
-    Example:
-        >>> model.generate(**prompt, past_key_values=ScreeningCache(model.config))
     """
+
+    layers: list[Any]
 
     def __init__(self, config: PreTrainedConfig | None = None) -> None:
         super().__init__(config=config)
@@ -47,6 +46,10 @@ class ScreeningLayer(DynamicLayer):
         super().__init__(**kwargs)
         self._stored: list[Tensor] = []  # keys, values and, if they are used, int8 keys
         self._version = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what only the original may write to."""
+        return {**self.__dict__, "_stored": []}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
