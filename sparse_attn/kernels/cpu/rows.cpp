@@ -31,6 +31,7 @@ static void each_part(const KernelArgs &a, bool backward, int64_t index, Body bo
 
 template <class T> static void run(KernelArgs &a, bool backward) {
   const Map<T> &map = *find_map<T>(a.kernel);
+  if (!by_top(map.few.floor)) a.int8_keys.data = nullptr;  // no reason for larger tasks
   int64_t batches = a.all_batches ? 1 : a.batch, parts = a.all_heads ? 1 : parts_of<T>(a, backward);
   int64_t tasks = batches * parts * a.segments;
   auto *lists = a.found && !backward ? new std::vector<Lists<T>>(tasks) : nullptr;
