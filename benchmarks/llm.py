@@ -17,6 +17,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 
 from benchmarks.table import Benchmark, Case, Pace
 from benchmarks.timing import MIB, Contestant, Race, Row, Task, rounded
+from sparse_attn.hf.caches import ScreeningCache
 from sparse_attn.hf.opening import load_model, load_tokenizer, quiet_transformers, resolve_model
 from sparse_attn.hf.patching import patched
 from sparse_attn.inspection import record_attention
@@ -37,7 +38,8 @@ Milliseconds of SmolLM2-135M-Instruct (30 layers, 9 heads over 3 key heads of 64
 its vocabulary layer, medians with quartiles; a ratio is the median over interleaved rounds of the
 time divided by that of `{SDPA}` in the same round. The text is Python's reference (pydoc_data), and
 `zeros` the share of weights that are exactly 0. `decoding` takes {STEPS} tokens after a
-dynamic cache, which torch copies for every token, or a static one, into which each is written.
+dynamic cache, which torch copies for every token, or a static or screening one, into which each
+is written. SmolLM2 has positions for 8,192 tokens: after 16,384 only the time has a meaning.
 In `recording` the divisor is the same mapping; `{ROWS}` also keeps all weights above 0. `rows`
 is their size, and `peak` the memory that one such pass adds to that of a pass without, in a process
 of its own, both in MiB."""
@@ -46,7 +48,7 @@ of its own, both in MiB."""
 @dataclass(frozen=True)
 class Reading(Case):
     tokens: int
-    static: bool = False  # whether decoding writes into a cache of fixed size
+    cache: Callable[..., Cache] = DynamicCache  # for decoding
 
     @property
     def base(self) -> str:
@@ -54,13 +56,16 @@ class Reading(Case):
 
 
 def cases(device: str, quick: bool) -> list[Reading]:
-    """Return a text of each length, and decoding and recording after the longest."""
+    """Return a text of each length, decoding after the longest or twice that, and recording."""
     lengths = (128,) if quick else (1024, 4096, 8192)
     longest = lengths[-1]
     return [
         *(Reading("prefill", f"{count:,} tokens", count) for count in lengths),
         Reading("decoding", f"after {longest:,} tokens", longest),
-        Reading("decoding", f"static cache, after {longest:,} tokens", longest, static=True),
+        Reading("decoding", f"static cache, after {longest:,} tokens", longest, StaticCache),
+        Reading(
+            "decoding", f"screening cache, after {2 * longest:,} tokens", 2 * longest, ScreeningCache
+        ),
         Reading("recording", f"{longest:,} tokens", longest),
     ]
 
@@ -78,11 +83,8 @@ def measure(case: Reading, race: Race[Contestant]) -> list[Row]:
     """Return the rows of a case: one model, whose attention changes between calls."""
     model, tokenizer = opened(race.device.type)
     ids = tokens(case.tokens, tokenizer).to(race.device)
-    past: Cache = (
-        StaticCache(config=model.config, max_cache_len=case.tokens + STEPS)
-        if case.static
-        else DynamicCache(config=model.config)
-    )
+    size = {"max_cache_len": case.tokens + STEPS} if case.cache is StaticCache else {}
+    past = case.cache(config=model.config, **size)
     if case.group == "decoding":
         model(ids[:, :-1], past_key_values=past)
     facts = {c.name: _facts(case, c, model, ids) for c in race.contestants}

@@ -10,6 +10,7 @@ from sparse_attn.system.paths import own_version
 if TYPE_CHECKING:
     from sparse_attn import functional, heads, kernels, losses
     from sparse_attn.conversion.converting import convert
+    from sparse_attn.hf.caches import ScreeningCache
     from sparse_attn.hf.exporting import export_model
     from sparse_attn.hf.heads import (
         patch_lm_head,
@@ -29,6 +30,7 @@ __all__ = [
     "AttentionStatistics",
     "Mapping",
     "MappingSpec",
+    "ScreeningCache",
     "SparsitySchedule",
     "SparsityScheduleCallback",
     "convert",
@@ -67,7 +69,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
             "transformers.modeling_utils",  # which another thread may import, and wait for ours
             *(
                 f"{__name__}.hf.{p}"
-                for p in ("patching", "heads", "loading", "exporting", "schedules")
+                for p in ("patching", "caches", "heads", "loading", "exporting", "schedules")
             ),
             f"{__name__}.integrations.trainer",
             f"{__name__}.conversion.converting",

@@ -22,6 +22,7 @@ from sparse_attn.kernels.reference import exact_weights
 NAME = "sparse_attn"
 ONLY_BY_US = f"{NAME}.load_pretrained"  # the implementation of heads alone in version 1
 CAUSAL = "_sparse_attn_causal"  # version of a mask that is causality alone, as its attribute
+INT8_KEYS = "_sparse_attn_int8_keys"  # of a cache, as an attribute of its keys
 REACHED = "_sparse_attn_reached"  # flag of an attention module that has called us
 MASKED = -9e3  # in additive masks, positions at or below it are masked, such as -1e4 plus a bias
 REFUSED = {
@@ -141,6 +142,8 @@ def sparse_attention(
         need_statistics=observer is not None,
         special_keys=None if observer is None else observer.special(key.shape[0], key.shape[2]),
         query_input=query_input,
+        # a graph has no attributes of tensors
+        int8_keys=None if torch.compiler.is_compiling() else getattr(key, INT8_KEYS, None),
     )
     output, weights, statistics = run(inputs)
     if observer is not None:

@@ -52,6 +52,7 @@ class AttentionInputs:
     need_statistics: bool = False  # see `kernels.statistics`
     special_keys: Tensor | None = None  # [B, K], bool: the statistics report their mass
     query_input: Tensor | None = None  # [B, Q, size], for a mapping with a factor of each query
+    int8_keys: Tensor | None = None  # of the same keys, see `kernels.cpu.int8_keys`
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

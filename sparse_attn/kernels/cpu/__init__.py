@@ -41,7 +41,10 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     keep = given.wants_gradients
     # a compiled graph cannot hold tensors whose size depends on the scores
     lists = keep and not torch.compiler.is_compiling()
-    out, statistics = _call(given, inputs.special_keys, inputs.need_statistics, keep, lists)
+    int8_keys = None if keep or inputs.query.shape[2] > 1 else inputs.int8_keys
+    out, statistics = _call(
+        given, inputs.special_keys, int8_keys, inputs.need_statistics, keep, lists
+    )
     rows = statistics.detach() if inputs.need_statistics else None
     # the output of a scaled query is in float32
     return AttentionOutput(out.to(inputs.query.dtype), statistics=rows)
@@ -51,20 +54,19 @@ def attention(inputs: AttentionInputs) -> AttentionOutput:
     "sparse_attn::cpu_forward",
     mutates_args=(),
     device_types="cpu",
-    schema=f"({INPUTS}, Tensor? special_keys, bool need_statistics, bool keep, bool lists) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"({INPUTS}, Tensor? special_keys, Tensor? int8_keys, bool need_statistics, bool keep, "
+    "bool lists) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Compute `_compute` of flat arguments."""
-    *given, special_keys, need_statistics, keep, lists = arguments
-    inputs = OperatorInputs(*given)
-    out, statistics, *kept = _compute(inputs, special_keys, need_statistics, keep, lists)
+    inputs, more = OperatorInputs(*arguments[:-5]), arguments[-5:]
+    out, statistics, *kept = _compute(inputs, *more)
     return out, statistics, *(kept or _nothing_kept(out))
 
 
 def _compute(
-    inputs: OperatorInputs, special_keys: Tensor | None, need_statistics: bool, keep: bool,
-    lists: bool,
+    inputs: OperatorInputs, special_keys: Tensor | None, int8_keys: Tensor | None,
+    need_statistics: bool, keep: bool, lists: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Compute out (B, H, Q, Dv), dense by query, row statistics, and what backward needs.
 
@@ -82,6 +84,8 @@ def _compute(
             kept = _empty_kept(inputs, out, 0)
     else:
         args.point("out", out)
+        if int8_keys is not None:
+            args.point("int8_keys", int8_keys)
         if keep:
             result = _empty_result(inputs, out)
             if result.numel():
@@ -114,7 +118,7 @@ def _empty_kept(inputs: OperatorInputs, like: Tensor, entries: Any) -> tuple[Ten
 
 @_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    *given, _, need_statistics, keep, lists = arguments
+    *given, _, _, need_statistics, keep, lists = arguments
     inputs = OperatorInputs(*given)
     query = exact(inputs.query)
     rows = (*inputs.query.shape[:3], len(COLUMNS)) if need_statistics else (0,)

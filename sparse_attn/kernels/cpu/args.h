@@ -39,6 +39,7 @@ struct KernelArgs {  // as in kernel_args.py
   View query, key, value, mask, bias;
   View out;     // its gradient in backward
   View result;  // a copy of `out` that forward keeps for backward, or null
+  View int8_keys;  // of a cache, for one query, or null: by batch, head and panel, see cached.h
   View grad_query, grad_key, grad_value, grad_bias, grad_parameter;
 };
 

@@ -1,6 +1,6 @@
 // Tiles whose rows are mostly zero: their support, and products over only the support.
 #pragma once
-#include "screening.h"
+#include "cached.h"
 
 // makes a row of the entries few[0, n), with dropout factors if columns are given
 template <class T>

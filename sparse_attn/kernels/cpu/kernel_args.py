@@ -48,7 +48,7 @@ class KernelArgs(ctypes.Structure):
         *_fields(ctypes.c_void_p, "seed key_lengths starts parameter sink special_keys"),
         *_fields(ctypes.c_void_p, "statistics found columns scores lists"),
         *_fields(ctypes.c_int64, "entries"),
-        *_fields(View, "query key value mask bias out result"),
+        *_fields(View, "query key value mask bias out result int8_keys"),
         *_fields(View, "grad_query grad_key grad_value grad_bias grad_parameter"),
     )
 

@@ -9,9 +9,9 @@
 #include "backward.h"
 
 // number of parts of the heads of a batch entry: those of a key head share copies of its keys and
-// values, and without copies each head is a part
+// values or a pass over int8 keys, and without either each head is a part
 template <class T> static int64_t parts_of(const KernelArgs &a, bool backward) {
-  bool once = !backward && meets_once<T>(a, a.queries);
+  bool once = !backward && meets_once<T>(a, a.queries) && !a.int8_keys.data;
   return once ? a.heads : a.key_heads;
 }
 
@@ -31,6 +31,7 @@ static void each_part(const KernelArgs &a, bool backward, int64_t index, Body bo
 
 template <class T> static void run(KernelArgs &a, bool backward) {
   const Map<T> &map = *find_map<T>(a.kernel);
+  if (!by_top(map.few.floor)) a.int8_keys.data = nullptr;  // no reason for larger tasks
   int64_t batches = a.all_batches ? 1 : a.batch, parts = a.all_heads ? 1 : parts_of<T>(a, backward);
   int64_t tasks = batches * parts * a.segments;
   auto *lists = a.found && !backward ? new std::vector<Lists<T>>(tasks) : nullptr;
@@ -112,6 +113,17 @@ int64_t size_of_args() { return sizeof(KernelArgs); }
 int64_t set_screening(int64_t mode) {
   screening = mode;
   return has_int8_products();
+}
+int64_t has_int8_keys() { return has_int8_products(); }
+// keeps keys [from, to), (batch, heads, ., dim), as int8 for `int8_keys`
+void quantise_keys(const View *keys, const View *panels, int64_t batch, int64_t heads, int64_t dim,
+                   int64_t from, int64_t to) {
+#if defined(__AVX512F__)
+  for (int64_t b = 0; b < batch; b++)
+    for (int64_t h = 0; h < heads; h++)
+      keep_bytes(at<float>(*keys, b, h, 0), keys->stride[2], dim, from, to,
+                 at<uint8_t>(*panels, b, h, 0), panels->stride[2]);
+#endif
 }
 void attention_float(KernelArgs *a, int64_t backward) { run<float>(*a, backward); }
 void attention_double(KernelArgs *a, int64_t backward) { run<double>(*a, backward); }

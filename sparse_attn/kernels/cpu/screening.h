@@ -181,8 +181,12 @@ struct Screen {
   }
 };
 template <> inline bool Task<float>::may_screen() const {
-  return has_int8_products() && screening != OFF && by_top(map.few.floor) && !once && !backward &&
-         a.softcap == 0 && !a.bias.data && !a.sink && !a.statistics && dim == a.dim && dim <= 512;
+  const bool many = !once && !a.int8_keys.data;
+  // the heads of a group share their mask, and values are not copied
+  const bool cached = a.int8_keys.data && !a.mask.stride[1] && value_dim == a.value_dim;
+  return has_int8_products() && screening != OFF && by_top(map.few.floor) && (many || cached) &&
+         !backward && a.softcap == 0 && !a.bias.data && !a.sink && !a.statistics && dim == a.dim &&
+         dim <= 512;
 }
 
 // Hides the products of keys that row i does not attend to; returns the number of the others.

@@ -44,7 +44,7 @@ template <class T> struct Task {
   int64_t stride;                // of the rows of scores
   T *keys_t, *key_rows, *values_t, *values, *sum_queries, *sum_keys, *sum_values;
   T *queries, *outs, *scores, *grads, *slopes, *keep, *special, *scratch;
-  bool packed_keys, packed_values;
+  bool packed_keys, packed_values, copied_values;
   bool once;           // too few queries per key for a copy of the keys to pay
   Rows<T> value_rows;  // `values`, or the uncopied values
   // the support of a tile: by row, and its columns, scores and weights
@@ -120,18 +120,16 @@ template <class T> struct Task {
 
   // heads: some or all of one key head
   void run(int64_t b, Range heads, int64_t segment) {
-    packed_keys = packed_values = loaded_keys = false, crowded = 0;
+    packed_keys = packed_values = copied_values = loaded_keys = false, crowded = 0;
     int64_t first = first_of(a, b), keys = keys_of(a, b), groups = a.heads / a.key_heads;
     int64_t key_head = heads.from / groups;
     Range all = queries_of(a, b), part = queries_of(a, b, segment);
     const T *key = at<T>(a.key, b, key_head, first);
-    T *value = at<T>(a.value, b, key_head, first);
     once = !backward && meets_once<T>(a, all.to - all.from);
     screens = may_screen();
-    value_rows = once ? Rows<T>{value, a.value.stride[2]} : Rows<T>{values, value_dim};
+    value_rows = {at<T>(a.value, b, key_head, first), a.value.stride[2]};
     if (backward) copy_padded<T>(key, a.key.stride[2], length_of(a, b), a.dim, 1, key_rows);
-    if (!once && (!backward || map.few.floor))
-      copy_padded<T>(value, a.value.stride[2], length_of(a, b), a.value_dim, 1, values);
+    if (backward && map.few.floor) copy_values(b);
     if (backward) {
       std::fill(sum_keys, sum_keys + keys * dim, T(0));
       std::fill(sum_values, sum_values + keys * value_dim, T(0));
@@ -172,6 +170,11 @@ template <class T> struct Task {
     const T *value = at<T>(a.value, b, h / (a.heads / a.key_heads), first_of(a, b));
     pack_transposed<T>(value, a.value.stride[2], length_of(a, b), a.value_dim, values_t);
     packed_values = true;
+  }
+  void copy_values(int64_t b) {
+    if (once || copied_values) return;
+    copy_padded<T>(value_rows.data, value_rows.stride, length_of(a, b), a.value_dim, 1, values);
+    value_rows = {values, value_dim}, copied_values = true;
   }
 
   // queries times keys [first, first + n)
@@ -342,6 +345,9 @@ template <class T> struct Task {
   bool may_screen() const;
   bool list_keys(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys);
   int64_t hide_products(int64_t b, int64_t h, int64_t i, const Columns &keys, int32_t *products);
+  // in cached.h
+  bool bound_scores(int64_t b, int64_t h, int64_t heads, const Columns &keys);
+  bool list_cached(int64_t b, int64_t h, int64_t start, const Columns &keys);
 
   // in backward.h
   // whether backward needs no row of this tile as a whole
@@ -359,7 +365,10 @@ template <class T> struct Task {
   void tile_forward(int64_t b, int64_t h, int64_t start, int64_t rows) {
     load_queries(b, h, start, rows);
     const Columns keys = columns_of(tile_range(a, b, h, start, rows), true);
-    const bool listed = list_keys(b, h, start, rows, keys);
+    const bool cached = a.int8_keys.data;
+    const bool listed = cached ? list_cached(b, h, start, keys)
+                               : list_keys(b, h, start, rows, keys);
+    if (!cached || !listed) copy_values(b);
     if (!listed) score(b, h, start, queries, rows, keys, true);
     const bool sparse = select(b, h, start, rows, keys, listed);
     if (listed && !sparse) score(b, h, start, queries, rows, keys, true);
