@@ -64,7 +64,7 @@ def cases(device: str, quick: bool) -> list[Reading]:
         Reading("decoding", f"after {longest:,} tokens", longest),
         Reading("decoding", f"static cache, after {longest:,} tokens", longest, StaticCache),
         Reading(
-            "decoding", f"screening cache, after {2 * longest:,} tokens", 2 * longest, ScreeningCache
+            "decoding", f"int8 keys, after {2 * longest:,} tokens", 2 * longest, ScreeningCache
         ),
         Reading("recording", f"{longest:,} tokens", longest),
     ]
