@@ -57,7 +57,7 @@ extern "C" int load_rows(float *query, int n, float *key, int m, int width) {
   scores = (float *)memory.data();
   pack_transposed<float>(keys, dim, m, dim, (float *)packed.data());
 #if defined(__AVX512F__)
-  screen.load_keys(keys, dim, m, dim), columns_of_tile.resize(TILE * stride);
+  screen.begin(m, dim), screen.load_keys(keys, dim, m, m / PANEL<float>), columns_of_tile.resize(TILE * stride);
 #endif
   return has_int8_products();
 }

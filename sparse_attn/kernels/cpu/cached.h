@@ -20,7 +20,7 @@ static void keep_bytes(const float *keys, int64_t stride, int64_t dim, int64_t f
   for (int64_t j = from; j < to; j++) {
     uint8_t *panel = panels + j / PANEL<float> * panel_stride;
     const int64_t i = j % PANEL<float>;
-    const Bytes key = quantise(keys + j * stride, stride, 1, dim, bytes.data());
+    const Int8 key = quantise(keys + j * stride, stride, 1, dim, bytes.data());
     for (int64_t k = 0; k < dim; k += 4) {
       uint32_t four;
       std::memcpy(&four, &bytes[k], sizeof four);
@@ -42,7 +42,7 @@ struct Bounds {  // of the scores of a group of heads
   VecF lower[GROUP];            // the largest ones
 
   // bounds of row i for the panel from key `first` on
-  void add(int64_t i, int64_t first, const int32_t *products, const float *panel, const Bytes &row) {
+  void add(int64_t i, int64_t first, const int32_t *products, const float *panel, const Int8 &row) {
     float *to = &upper[i * hidden.size() + first];
     for (int64_t v = 0; v < PANEL<float>; v += LANES<float>) {
       const VecF unit = load(panel + v) * row.scale;
@@ -68,7 +68,7 @@ bool Task<float>::bound_scores(int64_t b, int64_t h, int64_t heads, const Column
   screen.dim = dim;
   if (!screen.load_queries(queries, heads)) return false;
   // not 0, so that a key of infinite error has an infinite bound
-  for (Bytes &row : screen.rows) row.size = std::max(row.size, 1e-30f);
+  for (Int8 &row : screen.rows) row.size = std::max(row.size, 1e-30f);
   const int64_t panels = (keys.width + PANEL<float> - 1) / PANEL<float>;
   bounds.hidden.assign(panels * PANEL<float>, 0);
   bounds.upper.resize(heads * panels * PANEL<float>);
@@ -91,7 +91,7 @@ bool Task<float>::bound_scores(int64_t b, int64_t h, int64_t heads, const Column
 // after another, share the pass over the int8 keys.
 template <> inline
 bool Task<float>::list_cached(int64_t b, int64_t h, int64_t start, const Columns &keys) {
-  if (!screens || keys.to - keys.from < SCREENED) return false;
+  if (!screens || keys.to - keys.from < SCREENED_KEYS) return false;
   Bounds &bounds = kept<Bounds>();
   const int64_t groups = a.heads / a.key_heads, i = h % groups % GROUP;
   if (i == 0) {

@@ -2,9 +2,10 @@
 //
 // Let q', k' be q, k rounded to int8 times a scale. By Cauchy and Schwarz
 //     |q.k - q'.k'| = |q.(k - k') + (q - q').k'| <= |q| |k - k'| + |q - q'| |k'|,
-// and a float product of q and k, of d terms in any order, is within d 2^-24 |q| |k| of q.k. So the
-// largest lower bound of a row's scores gives a floor below that of the largest score, and a key
-// whose upper bound is less has weight 0. Only the scores of the other keys are computed.
+// and a float product of q and k, of d terms in any order, is within d 2^-24 |q| |k| of q.k. Where the
+// floor of a row depends only on its largest score, the largest lower bound gives a floor that is not
+// above the true one. A key whose upper bound is below it has weight 0, and only the scores of the
+// other keys are computed.
 #pragma once
 #include "task.h"
 
@@ -17,23 +18,28 @@ static bool has_int8_products() {
 #endif
 }
 
-template <class T> bool Task<T>::may_screen() const { return false; }
+template <class T> bool Task<T>::may_screen(int64_t) const { return false; }
 template <class T>
 bool Task<T>::list_keys(int64_t, int64_t, int64_t, int64_t, const Columns &) { return false; }
 
 #if defined(__AVX512F__)
 constexpr int32_t HIDDEN = std::numeric_limits<int32_t>::min();
-constexpr int64_t SCREENED = 1024;  // keys of a tile from which it pays
-constexpr int64_t GROUP = 4;        // queries of a block; with 4 vectors of keys, in registers
-constexpr double MOST_LISTED = 0.1;  // share of listed keys above which it does not pay
-constexpr int64_t CROWDED = 32;     // tiles to skip after such a tile
+// It pays from so many keys of a tile, and rows that meet a key, on.
+constexpr int64_t SCREENED_KEYS = 1024, SCREENED_ROWS = 128;
+// Up to this share of keys times d the others are worth more than the scores of the listed ones.
+constexpr double MOST_LISTED = 0.0015;
+constexpr int64_t PROBED = 256;   // keys that tell whether all are worth it
+constexpr int64_t CROWDED = 32;   // tiles to skip after one that is not
+constexpr int64_t GROUP = 4;      // queries of a block; with 4 vectors of keys, in registers
+// below, the float products cost too little; above, products would not be below 2^23
+constexpr int64_t LEAST_DIM = 32, MOST_DIM = 512;
 
-struct Bytes {  // rows as int8 times scale; the largest norms of x, x - x' and x'
+struct Int8 {  // of rows x, rounded to x' = int8 times scale: the largest norms of x, x - x' and x'
   float scale, size, error, rounded;
 };
 
 // Rounds n rows to int8. If an entry is near the limits of float, size is infinite.
-static Bytes quantise(const float *from, int64_t stride, int64_t n, int64_t dim, int8_t *to) {
+static Int8 quantise(const float *from, int64_t stride, int64_t n, int64_t dim, int8_t *to) {
   VecF most = VecF{};
   bool odd = false;
   for (int64_t i = 0; i < n; i++)
@@ -56,8 +62,11 @@ static Bytes quantise(const float *from, int64_t stride, int64_t n, int64_t dim,
     size = std::max(size, sum<float>(sizes)), error = std::max(error, sum<float>(errors));
     rounded = std::max(rounded, sum<float>(squares));
   }
-  const float up = 1.0001f;  // above the rounding of these sums
-  return {scale, up * std::sqrt(size), up * std::sqrt(error), up * std::sqrt(rounded)};
+  // above the rounding of these sums, and the squares that are rounded to 0
+  auto norm = [&](float sum) {
+    return 1.0001f * std::sqrt(sum + dim * std::numeric_limits<float>::min());
+  };
+  return {scale, norm(size), norm(error), norm(rounded)};
 }
 
 // products of a group of queries with a panel of keys + 128, [dim / 4][PANEL][4], minus the offsets
@@ -89,30 +98,36 @@ multiply_bytes(const int8_t *queries, const uint8_t *keys, int64_t dim, const in
 
 // The keys of a head and the queries of a tile as int8. A panel of keys has one scale.
 struct Screen {
-  int64_t dim;
+  int64_t dim, loaded;  // panels of keys that are loaded
   bool finite;
   std::vector<uint8_t> keys;
   std::vector<float> scales, reaches, norms;  // by panel
   std::vector<int8_t> queries;
   std::vector<int32_t> offsets;  // 128 times a query's sum
-  std::vector<Bytes> rows;
-  std::vector<float> units, errors;  // of a row's products, by panel
+  std::vector<Int8> rows;
+  // of the row that `largest_score` has seen, by panel: unit and error of its products
+  std::vector<float> units, errors;
   std::vector<int32_t> bounds;
 
-  void load_keys(const float *from, int64_t stride, int64_t n, int64_t width) {
+  void begin(int64_t n, int64_t width) {
     const int64_t panels = (n + PANEL<float> - 1) / PANEL<float>;
-    dim = width, finite = true, keys.resize(panels * PANEL<float> * dim);
+    dim = width, loaded = 0, finite = true, keys.resize(panels * PANEL<float> * dim);
     for (auto *floats : {&scales, &reaches, &norms, &units, &errors})
       floats->assign(padded<float>(panels) + LANES<float>, 1);  // read from any panel on
     bounds.resize(padded<float>(panels));
+  }
+
+  // loads the panels up to `panels` of n keys
+  void load_keys(const float *from, int64_t stride, int64_t n, int64_t panels) {
     std::vector<int8_t> bytes(PANEL<float> * dim);
-    uint8_t *to = keys.data();
-    for (int64_t p = 0; p < panels; p++) {
-      const int64_t start = p * PANEL<float>, here = std::min(PANEL<float>, n - start);
-      Bytes panel = quantise(from + start * stride, stride, here, dim, bytes.data());
-      // twice, because of the rounding of units, errors and bounds
-      scales[p] = panel.scale, reaches[p] = panel.error + 2 * dim * 0x1p-24f * panel.size;
-      norms[p] = panel.rounded, finite &= panel.size < INF<float>;
+    for (; loaded < panels; loaded++) {
+      const int64_t start = loaded * PANEL<float>, here = std::min(PANEL<float>, n - start);
+      Int8 panel = quantise(from + start * stride, stride, here, dim, bytes.data());
+      // The float product takes one d 2^-24; the other is above the rounding of units and errors,
+      // and of a lower bound: 6 operations, d >= 16.
+      scales[loaded] = panel.scale, reaches[loaded] = panel.error + 2 * dim * 0x1p-24f * panel.size;
+      norms[loaded] = panel.rounded, finite &= panel.size < INF<float>;
+      uint8_t *to = &keys[start * dim];
       for (int64_t k = 0; k < dim; k += 4)
         for (int64_t i = 0; i < PANEL<float>; i++, to += 4) {
           uint32_t four;
@@ -140,7 +155,8 @@ struct Screen {
     for (int64_t p = 0; p < padded<float>(panels); p += LANES<float>) {
       store(&units[p], load(&scales[first + p]) * rows[i].scale);
       store(&errors[p], load(&reaches[first + p]) * rows[i].size +
-                            load(&norms[first + p]) * rows[i].error);
+                            load(&norms[first + p]) * rows[i].error +
+                            dim * std::numeric_limits<float>::min());
     }
     const float *unit = units.data(), *error = errors.data();
     for (int64_t p = 0; p < panels; p++, products += PANEL<float>) {
@@ -153,8 +169,8 @@ struct Screen {
     return largest<float>(best);
   }
 
-  // Lists the keys whose upper bound is at least `floor`. Where a product can reach its bound, all
-  // terms are below 2^24 units, so 4 units are above the rounding here.
+  // Lists the keys whose upper bound is at least `floor`. Where a product, which is below 2^23, can
+  // reach its bound, the difference, the quotient and its integer are rounded by less than 4 units.
   int64_t list(float floor, const int32_t *products, int64_t panels, int32_t *columns) {
     for (int64_t p = 0; p < padded<float>(panels); p += LANES<float>) {
       VecF bound = (floor - load(&errors[p])) / load(&units[p]) - 4;
@@ -180,13 +196,14 @@ struct Screen {
     return n;
   }
 };
-template <> inline bool Task<float>::may_screen() const {
-  const bool many = !once && !a.int8_keys.data;
+// rows: those that meet a key
+template <> inline bool Task<float>::may_screen(int64_t rows) const {
+  const bool many = rows >= SCREENED_ROWS && !a.int8_keys.data;
   // the heads of a group share their mask, and values are not copied
   const bool cached = a.int8_keys.data && !a.mask.stride[1] && value_dim == a.value_dim;
   return has_int8_products() && screening != OFF && by_top(map.few.floor) && (many || cached) &&
          !backward && a.softcap == 0 && !a.bias.data && !a.sink && !a.statistics && dim == a.dim &&
-         dim <= 512;
+         dim >= LEAST_DIM && dim <= MOST_DIM;
 }
 
 // Hides the products of keys that row i does not attend to; returns the number of the others.
@@ -195,41 +212,40 @@ int64_t Task<float>::hide_products(int64_t b, int64_t h, int64_t i, const Column
                                    int32_t *products) {
   Range own = row_range(a, b, i);
   own = {std::max(own.from, keys.from) - keys.first, std::min(own.to, keys.to) - keys.first};
-  own.to = std::max(own.from, own.to);
   const int64_t whole = (keys.width + PANEL<float> - 1) / PANEL<float> * PANEL<float>;
+  own.to = std::max(own.from = std::min(own.from, whole), std::min(own.to, whole));
   std::fill(products, products + own.from, HIDDEN);
   std::fill(products + own.to, products + whole, HIDDEN);
-  int64_t valid = own.to - own.from;
-  if (!a.mask.data) return valid;
-  const uint8_t *mask = at<uint8_t>(a.mask, b, h, i, first_of(a, b) + keys.first);
-  for (int64_t j = own.from; j < own.to; j++)
-    if (!mask[j * a.mask.stride[3]]) products[j] = HIDDEN, valid--;
+  if (!a.mask.data) return own.to - own.from;
+  const uint8_t *__restrict mask = at<uint8_t>(a.mask, b, h, i, first_of(a, b) + keys.first);
+  if (!a.mask.stride[3]) {
+    if (!*mask) std::fill(products + own.from, products + own.to, HIDDEN);
+    return *mask ? own.to - own.from : 0;
+  }
+  int32_t *__restrict hidden = products, valid = 0;
+  for (int64_t j = own.from; j < own.to; j++) {
+    hidden[j] = mask[j] ? hidden[j] : HIDDEN;
+    valid += mask[j] != 0;
+  }
   return valid;
 }
 
-// Lists the keys of each row that can have a weight, with their scores in `scores`. False if they
-// are many, or the tile is not screened.
+// Lists the keys of each row that can have a weight; false if they are many, or a floor is not known.
 template <> inline
-bool Task<float>::list_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
+bool Task<float>::find_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
                             const Columns &keys) {
-  // select refuses a tile that waits for its patience
-  if (!screens || patience > 0 || keys.to - keys.from < SCREENED || crowded-- > 0) return false;
-  crowded = CROWDED;
-  Rows<float> key_rows = {at<float>(a.key, b, h / (a.heads / a.key_heads), first_of(a, b)),
-                          a.key.stride[2]};
   Screen &screen = kept<Screen>();
-  if (!loaded_keys) screen.load_keys(key_rows.data, key_rows.stride, length_of(a, b), dim);
-  loaded_keys = true;
-  if (!screen.finite || !screen.load_queries(queries, rows)) return false;
-  key_rows.data += keys.first * key_rows.stride;
   const int64_t first = keys.first / PANEL<float>, panels = (keys.to - 1) / PANEL<float> + 1 - first;
+  screen.load_keys(at<float>(a.key, b, h / (a.heads / a.key_heads), first_of(a, b)),
+                   a.key.stride[2], length_of(a, b), first + panels);
+  if (!screen.finite) return false;
   for (int64_t p = 0; p < panels; p++)
     for (int64_t group = 0; group < rows; group += GROUP) {
+      // fewer than GROUP rows write to the rows after them: a tile has room for 6
       const int64_t i = std::min(group, std::max(rows - GROUP, (int64_t)0));
       multiply_bytes(&screen.queries[i * dim], &screen.keys[(first + p) * PANEL<float> * dim], dim,
                      &screen.offsets[i], (int32_t *)scores + i * stride + p * PANEL<float>, stride);
     }
-  tile.size.assign(rows, 0), tile.visible.assign(rows, 0), tile.columns.resize(rows * stride);
   int64_t total = 0;
   for (int64_t i = 0; i < rows; i++) {
     int32_t *products = (int32_t *)scores + i * stride, *columns = &tile.columns[i * stride];
@@ -237,17 +253,42 @@ bool Task<float>::list_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
     row.valid = tile.visible[i] = hide_products(b, h, start + i, keys, products);
     if (!row.valid) continue;
     row.top = screen.largest_score(i, products, first, panels);
-    total += tile.size[i] = screen.list(map.few.floor(row), products, panels, columns);
-    if (total > MOST_LISTED * keys.width * std::max(i + 1, GROUP)) return false;
+    const float floor = map.few.floor(row);
+    if (!(floor > -INF<float>)) return false;
+    total += tile.size[i] = screen.list(floor, products, panels, columns);
+    if (total > MOST_LISTED * dim * keys.width * std::max(i + 1, GROUP)) return false;
     if (screening == LIST_ALL) tile.size[i] = screen.list(-INF<float>, products, panels, columns);
   }
+  return true;
+}
+
+// Lists the keys of each row that can have a weight, with their scores in `scores`. False if the tile
+// is not screened; then the scores are to be computed.
+template <> inline
+bool Task<float>::list_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
+                            const Columns &keys) {
+  // select refuses a tile that waits for its patience
+  if (!screens || patience > 0 || keys.to - keys.from < SCREENED_KEYS) return false;
+  if (crowded > 0) return crowded--, false;
+  Screen &screen = kept<Screen>();
+  if (!begun) screen.begin(length_of(a, b), dim);
+  begun = true;
+  tile.size.assign(rows, 0), tile.visible.assign(rows, 0), tile.columns.resize(rows * stride);
+  const Columns few = columns_of({keys.from, keys.first + PROBED}, false);
+  if (!screen.load_queries(queries, rows) ||
+      (!crowded && !find_keys(b, h, start, std::min(rows, GROUP), few)) ||
+      !find_keys(b, h, start, rows, keys))
+    return crowded = CROWDED, false;
+  crowded = -1;  // the next tile needs no probe
+  Rows<float> key_rows = {at<float>(a.key, b, h / (a.heads / a.key_heads), first_of(a, b)),
+                          a.key.stride[2]};
+  key_rows.data += keys.first * key_rows.stride;
   for (int64_t i = 0; i < rows; i++) {
     float *x = scores + i * stride;
     const int64_t n = tile.size[i];
     dots<float>(key_rows, &tile.columns[i * stride], n, dim, queries + i * dim, x);
     std::fill(x + n, x + padded<float>(n), -INF<float>);
   }
-  crowded = 0;
   return true;
 }
 #endif

@@ -55,7 +55,7 @@ template <class T> struct Task {
   int64_t patience;          // tiles of this head to skip before the next try
   ListedKeys &tile = kept<ListedKeys>();
   // in screening.h: whether tiles are screened, the state of their keys, and tiles to skip
-  bool screens, loaded_keys;
+  bool screens, begun;
   int64_t crowded;
   Lists<T> *lists;           // kept for backward, or null
   T *few, *few_grad;         // of a row: entries, and scratch or gradients
@@ -120,13 +120,13 @@ template <class T> struct Task {
 
   // heads: some or all of one key head
   void run(int64_t b, Range heads, int64_t segment) {
-    packed_keys = packed_values = copied_values = loaded_keys = false, crowded = 0;
+    packed_keys = packed_values = copied_values = begun = false, crowded = 0;
     int64_t first = first_of(a, b), keys = keys_of(a, b), groups = a.heads / a.key_heads;
     int64_t key_head = heads.from / groups;
     Range all = queries_of(a, b), part = queries_of(a, b, segment);
     const T *key = at<T>(a.key, b, key_head, first);
     once = !backward && meets_once<T>(a, all.to - all.from);
-    screens = may_screen();
+    screens = may_screen((heads.to - heads.from) * (part.to - part.from));
     value_rows = {at<T>(a.value, b, key_head, first), a.value.stride[2]};
     if (backward) copy_padded<T>(key, a.key.stride[2], length_of(a, b), a.dim, 1, key_rows);
     if (backward && map.few.floor) copy_values(b);
@@ -342,8 +342,9 @@ template <class T> struct Task {
                     const int32_t *all_columns, const T *all_scores, Slopes &by);
 
   // in screening.h
-  bool may_screen() const;
+  bool may_screen(int64_t rows) const;
   bool list_keys(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys);
+  bool find_keys(int64_t b, int64_t h, int64_t start, int64_t rows, const Columns &keys);
   int64_t hide_products(int64_t b, int64_t h, int64_t i, const Columns &keys, int32_t *products);
   // in cached.h
   bool bound_scores(int64_t b, int64_t h, int64_t heads, const Columns &keys);
