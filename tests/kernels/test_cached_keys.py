@@ -13,19 +13,10 @@ from sparse_attn.kernels.cpu.int8_keys import PANEL, empty_int8, quantise
 from sparse_attn.kernels.dispatch import run
 from sparse_attn.kernels.inputs import AttentionInputs
 
-from . import test_screening
 from .test_screening import LIST_ALL, MAPPINGS, OFF, ON, screening
 
 KEYS, SPACE = 1300, 1344  # keys of the call, and those there is space for
 SHAPES = {"grouped": (2, 6, 2, 64), "multi-query": (1, 9, 1, 80), "plain": (1, 2, 2, 256)}
-CHANGES = [
-    test_screening.scaled_rows,
-    test_screening.one_huge_coordinate,
-    test_screening.within_a_step,
-    test_screening.ties_at_the_floor,
-    test_screening.zeros,
-    test_screening.subnormal,
-]
 
 
 def inputs(shape: str = "grouped") -> list[Tensor]:
@@ -95,7 +86,37 @@ def test_keys_without_weight_are_not_read() -> None:
     torch.testing.assert_close(output.output[:, ::3], torch.ones(2, 2, 1, 64))
 
 
-@pytest.mark.parametrize("change", CHANGES)
+def scaled_rows(tensors: list[Tensor]) -> None:
+    tensors[1] *= torch.logspace(-8, 0, KEYS)[:, None]
+
+
+def one_huge_coordinate(tensors: list[Tensor]) -> None:
+    tensors[0][..., 3] *= 1e-4
+    tensors[1][..., 3] = 1e4
+
+
+def within_a_step(tensors: list[Tensor]) -> None:
+    tensors[1][:] = tensors[1][:, :, :1] + 1e-3 * tensors[1]
+
+
+def ties_at_the_floor(tensors: list[Tensor]) -> None:
+    tensors[0].fill_(1.0), tensors[1].fill_(0.0)
+    tensors[1][..., 0] = torch.where(torch.arange(KEYS) % 7 == 0, 8.0, 0.0)
+
+
+def zeros(tensors: list[Tensor]) -> None:
+    tensors[0][:, :, ::3], tensors[1][:, :, ::5] = 0, 0
+
+
+def subnormal(tensors: list[Tensor]) -> None:
+    tensors[0] *= 1e-30
+    tensors[1] *= 1e-12
+
+
+@pytest.mark.parametrize(
+    "change",
+    [scaled_rows, one_huge_coordinate, within_a_step, ties_at_the_floor, zeros, subnormal],
+)
 def test_rows_that_int8_hardly_tells_apart(change: Any) -> None:
     query, key, value = inputs()
     change([query, key, value])
