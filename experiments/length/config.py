@@ -120,13 +120,15 @@ class LengthSweepConfig(SetupConfig):
     Args:
         output_dir: folder for sweep.json and the runs.
         attentions: a label, then the attention function; one has the label softmax.
-        seeds: runs of each, with seeds 0, 1, ...
+        seeds: runs of each, with seeds first_seed, first_seed + 1, ...
+        first_seed: 0, or 1000 for runs that choose a setting.
         device: auto (a GPU if available), cpu or cuda.
     """
 
     output_dir: str
     attentions: dict[str, AttentionConfig]
     seeds: int = 3
+    first_seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
     def __post_init__(self) -> None:
@@ -148,7 +150,8 @@ class LengthSweepConfig(SetupConfig):
         run = LengthRunConfig(output_dir="", device=self.device, **shared)
         return {
             ("recall", label): [
-                replace(run, attention=attention, seed=seed) for seed in range(self.seeds)
+                replace(run, attention=attention, seed=self.first_seed + k)
+                for k in range(self.seeds)
             ]
             for label, attention in self.attentions.items()
         }

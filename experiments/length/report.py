@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -14,6 +15,9 @@ from sparse_attn.reports.measures import Measure
 from sparse_attn.reports.page import Page, Plot, Table
 
 BASELINE = "softmax"
+PAIRS = (
+    "Differences in points, paired by seed, with the 95 % intervals of a t-test without correction."
+)
 ACCURACY = "Symbols of the queried values that are predicted, in %: mean ± standard deviation."
 
 
@@ -33,6 +37,7 @@ def make_page(results: Results) -> Page:
         figures=figures,
         tables=[
             _table(results, "accuracy", ACCURACY),
+            _pairs(results),
             _table(results, "zeros", "Exact zeros in attention, in %."),
         ],
     )
@@ -52,6 +57,19 @@ def _table(results: Results, key: str, caption: str) -> Table:
     return Table(caption, ["attention", *(f"{length:,}" for length in lengths)], rows)
 
 
+def _pairs(results: Results) -> Table:
+    """A row per pair of attention functions, a column per length."""
+    lengths = results.sweep.lengths
+    at = [Measure("", partial(_at, "accuracy", i)) for i in range(len(lengths))]
+    rows = []
+    for first, second in combinations(results.cells, 2):
+        base, ours = results.runs(first), results.runs(second)
+        found = [measure.difference(ours, base) for measure in at]
+        shown = [difference.text("{:+.1f}") if difference else text.MISSING for difference in found]
+        rows.append([f"{second[1]} - {first[1]}", *shown])
+    return Table(PAIRS, ["difference", *(f"{length:,}" for length in lengths)], rows)
+
+
 def _setup(results: Results) -> list[list[str]]:
     sweep = results.sweep
     return [
@@ -61,7 +79,7 @@ def _setup(results: Results) -> list[list[str]]:
         ["window of layers with positions", str(sweep.window)],
         ["steps", f"{sweep.steps:,}"],
         ["batch size", str(sweep.batch)],
-        ["learning rate, not tuned", text.plain(sweep.learning_rate)],
+        ["learning rate of all", text.plain(sweep.learning_rate)],
         ["texts of a test", str(sweep.texts)],
         ["seeds", str(sweep.seeds)],
         *([label, _described(config)] for label, config in sweep.attentions.items()),

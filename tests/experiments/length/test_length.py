@@ -50,19 +50,40 @@ def test_layers_without_positions_see_all_keys() -> None:
     assert (second.self_attn.use_rope, second.self_attn.sliding_window) == (0, None)
 
 
+@pytest.mark.parametrize("start", [1, 2])
+@pytest.mark.parametrize("name", ["softmax", "entmax"])
+def test_a_factor_by_query_starts_as_its_label_says(name: str, start: int) -> None:
+    """At any length, and with a gradient for what makes it depend on the query."""
+    content = yaml.safe_load((CONFIGS / "recall-by-query.yaml").read_text())
+    attention = content["attentions"][f"scaled-{name} by query from {start}"]
+    config = LengthRunConfig(output_dir="", attention=AttentionConfig(**attention), **TINY)
+    model = assemble(config).model
+    mapping = model.model.layers[1].self_attn.sparse_attn
+    x = torch.randn(1, 2, 16, generator=torch.Generator().manual_seed(0))
+    factor = mapping.factor_of_queries(x, torch.tensor([64, 1024]))
+    torch.testing.assert_close(factor, torch.full_like(factor, start))
+    factor.sum().backward()
+    assert mapping.by_query.beta_weight.grad.abs().min() > 0
+
+
 def test_a_sweep_and_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, folder = tmp_path / "tiny.yaml", tmp_path / "records"
     query = {"name": "scaled-entmax", "params": {"delta": 1.0, "gamma": 2.0}, "per": "query"}
     attentions = {"softmax": {}, "by query": query}
-    content = {**TINY, "attentions": attentions, "seeds": 2, "output_dir": str(folder)}
-    file.write_text(yaml.safe_dump(content))
+    content = {**TINY, "attentions": attentions, "seeds": 2, "first_seed": 7}
+    content["output_dir"] = str(folder)
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
     main(["sweep", "--config", str(file)])
     assert "4/4" in capsys.readouterr().err
     main(["report", str(folder)])
     page = (folder / "report.md").read_text()
-    cell = EXPERIMENT.read(folder).finished(("recall", "by query"))
-    mean = sum(run["accuracy"][1] for run in cell) / 2
+    results = EXPERIMENT.read(folder)
+    base, ours = (results.finished(("recall", label)) for label in attentions)
+    assert [run["config"]["seed"] for run in ours] == [7, 8]
+    mean, theirs = (sum(run["accuracy"][1] for run in cell) / 2 for cell in (ours, base))
     assert f"{mean:.1f}" in next(line for line in page.splitlines() if "| by query |" in line)
+    pair = next(line for line in page.splitlines() if "| by query - softmax |" in line)
+    assert pair.split("|")[-2].split()[0] == f"{mean - theirs:+.1f}"
     assert "scaled-entmax, delta 1, gamma 2, per query" in page
     assert (folder / "accuracy.png").stat().st_size > 10_000
 
