@@ -1,4 +1,4 @@
-"""Recall of associations: the texts, one run, and a sweep with its report."""
+"""Recall and flip-flops: the texts, one run, and a sweep with its report."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,10 @@ import yaml
 
 from experiments.length.__main__ import EXPERIMENT, main
 from experiments.length.config import AttentionConfig, LengthRunConfig, LengthSweepConfig
-from experiments.length.recall import IGNORED, recall
+from experiments.length.flip_flop import IGNORE, READ, WRITE, flip_flop
+from experiments.length.recall import recall
 from experiments.length.run import assemble
+from experiments.length.task import IGNORED
 
 CONFIGS = Path(__file__).parents[3] / "configs/length"
 TINY: dict[str, Any] = {
@@ -40,6 +42,25 @@ def test_queries_repeat_pairs_of_the_text() -> None:
         for place, (_, value) in enumerate(asked):
             at = 48 + 4 * place
             assert wanted[at : at + 4] == [IGNORED, IGNORED, *value]
+
+
+def test_reads_are_of_the_last_written_bit() -> None:
+    """A reader of the rules is never wrong, and nothing else is asked for."""
+    tokens, labels = flip_flop(40, 512, 5, torch.Generator().manual_seed(0))
+    assert tokens.shape == labels.shape == (40, 512)
+    counts = torch.bincount(tokens[:, ::2].flatten(), minlength=5) / tokens[:, ::2].numel()
+    torch.testing.assert_close(counts, torch.tensor([0.0, 0.0, 0.1, 0.8, 0.1]), atol=0.01, rtol=0.0)
+    for row, wanted in zip(tokens.tolist(), labels.tolist(), strict=True):
+        assert (row[0], row[-2]) == (WRITE, READ)
+        memory = None
+        for place in range(0, 512, 2):
+            instruction, bit = row[place : place + 2]
+            assert instruction in (WRITE, IGNORE, READ)
+            assert bit in (0, 1)
+            memory = bit if instruction == WRITE else memory
+            asked = memory if instruction == READ else IGNORED
+            assert wanted[place : place + 2] == [IGNORED, asked]
+            assert bit == memory or instruction != READ
 
 
 def test_layers_without_positions_see_all_keys() -> None:
@@ -88,8 +109,9 @@ def test_a_sweep_and_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (folder / "accuracy.png").stat().st_size > 10_000
 
 
-def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [f"--{name}={value}" for name, value in TINY.items()]
+@pytest.mark.parametrize("task", ["recall", "flip-flop"])
+def test_one_run(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [f"--{name}={value}" for name, value in {**TINY, "task": task}.items()]
     main(["train", f"--output_dir={tmp_path / 'run'}", *options, "--device=cpu"])
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert f"64 tokens: {results['accuracy'][1]:.1f} %" in capsys.readouterr().out
