@@ -1,4 +1,4 @@
-"""Length generalisation: recall in texts longer than in training."""
+"""Length generalisation: recall and flip-flops in texts longer than in training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Length(Experiment[LengthRunConfig, LengthSweepConfig]):
     name, package = "length", "experiments.length"
     description = (
         "Accuracy of attention functions on texts longer than in training: multi-query recall of "
-        "associations (Vasylenko et al. 2025)."
+        "associations (Vasylenko et al. 2025) and flip-flops (Liu et al. 2023)."
     )
     about = (
         "Train and test one model.",

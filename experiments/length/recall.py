@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+from experiments.length.task import IGNORED, Task
 
 QUERIES = 4
 PART = 2  # symbols of a key, and of a value
 UNIT = 2 * PART
 LEAST_LENGTH = 2 * QUERIES * UNIT
-IGNORED = -100
 
 
 def recall(
@@ -40,3 +43,12 @@ def recall(
         is_value.repeat(QUERIES), tokens[:, count * UNIT :], IGNORED
     )
     return tokens, labels
+
+
+RECALL = Task(
+    recall,
+    unit=UNIT,
+    least_length=LEAST_LENGTH,
+    least_symbols=lambda length: math.isqrt(length // UNIT) + 1,
+    shortest=lambda longest: longest,
+)

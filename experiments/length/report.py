@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
+from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -14,7 +16,11 @@ from sparse_attn.reports.measures import Measure
 from sparse_attn.reports.page import Page, Plot, Table
 
 BASELINE = "softmax"
-ACCURACY = "Symbols of the queried values that are predicted, in %: mean ± standard deviation."
+PAIRS = (
+    "Differences in points, paired by seed, with the 95 % intervals of a t-test without correction."
+)
+ACCURACY = "Symbols asked for that are predicted, in %: mean ± standard deviation."
+WRONG = "Wrong predictions in %: median of the seeds, the worst seed, and how many have none."
 
 
 def make_page(results: Results) -> Page:
@@ -33,6 +39,8 @@ def make_page(results: Results) -> Page:
         figures=figures,
         tables=[
             _table(results, "accuracy", ACCURACY),
+            _wrong(results),
+            _pairs(results),
             _table(results, "zeros", "Exact zeros in attention, in %."),
         ],
     )
@@ -52,20 +60,53 @@ def _table(results: Results, key: str, caption: str) -> Table:
     return Table(caption, ["attention", *(f"{length:,}" for length in lengths)], rows)
 
 
+def _wrong(results: Results) -> Table:
+    """A row per attention function, a column per length."""
+    lengths = results.sweep.lengths
+    rows = []
+    for cell in results.cells:
+        row = [cell[1]]
+        for i in range(len(lengths)):
+            wrong = [100 - run["accuracy"][i] for run in results.finished(cell)]
+            known = [median(wrong), max(wrong), wrong.count(0)] if wrong else []
+            row.append(", ".join(map("{:.4g}".format, known)) or text.MISSING)
+        rows.append(row)
+    return Table(WRONG, ["attention", *(f"{length:,}" for length in lengths)], rows)
+
+
+def _pairs(results: Results) -> Table:
+    """A row per pair of attention functions, a column per length."""
+    lengths = results.sweep.lengths
+    at = [Measure("", partial(_at, "accuracy", i)) for i in range(len(lengths))]
+    rows = []
+    for first, second in combinations(results.cells, 2):
+        base, ours = results.runs(first), results.runs(second)
+        found = [measure.difference(ours, base) for measure in at]
+        shown = [difference.text("{:+.1f}") if difference else text.MISSING for difference in found]
+        rows.append([f"{second[1]} - {first[1]}", *shown])
+    return Table(PAIRS, ["difference", *(f"{length:,}" for length in lengths)], rows)
+
+
 def _setup(results: Results) -> list[list[str]]:
     sweep = results.sweep
     return [
-        ["tokens of a text in training", str(sweep.train_length)],
+        ["task", sweep.task],
+        ["tokens of a text in training", _train_lengths(sweep)],
         ["symbols", str(sweep.symbols)],
         ["layers, hidden size, heads", f"{sweep.layers}, {sweep.hidden_size}, {sweep.heads}"],
         ["window of layers with positions", str(sweep.window)],
         ["steps", f"{sweep.steps:,}"],
         ["batch size", str(sweep.batch)],
-        ["learning rate, not tuned", text.plain(sweep.learning_rate)],
+        ["learning rate of all", text.plain(sweep.learning_rate)],
         ["texts of a test", str(sweep.texts)],
         ["seeds", str(sweep.seeds)],
         *([label, _described(config)] for label, config in sweep.attentions.items()),
     ]
+
+
+def _train_lengths(sweep: Any) -> str:
+    ends = {sweep.get_task().shortest(sweep.train_length), sweep.train_length}
+    return " to ".join(map(str, sorted(ends)))
 
 
 def _described(attention: Any) -> str:
@@ -79,7 +120,7 @@ def _plot(results: Results) -> Figure:
     lengths = results.sweep.lengths
     for label, look in canvas.looks(results.mappings, BASELINE).items():
         spreads = [
-            results.spread(("recall", label), partial(_at, "accuracy", i))
+            results.spread((results.sweep.task, label), partial(_at, "accuracy", i))
             for i in range(len(lengths))
         ]
         known = [(n, spread) for n, spread in zip(lengths, spreads, strict=True) if spread]

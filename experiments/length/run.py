@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from tqdm import tqdm
 from transformers import SmolLM3Config, SmolLM3ForCausalLM
 
 from experiments.length.config import LengthRunConfig
-from experiments.length.recall import IGNORED, recall
+from experiments.length.task import IGNORED
 from sparse_attn import patch_model
 from sparse_attn.evaluation.predictions import DivergedError
 from sparse_attn.inspection import record_attention
@@ -98,14 +99,17 @@ def architecture(config: LengthRunConfig) -> SmolLM3Config:
 
 def train(model: SmolLM3ForCausalLM, config: LengthRunConfig) -> float:
     """Train with AdamW on fresh texts; return the mean loss of the last tenth of the steps."""
+    task = config.get_task()
     steps, warmup = config.steps, math.ceil(config.steps / 20)
     optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, weight_decay=0.0)
     rate = LambdaLR(optimizer, lambda step: min((step + 1) / warmup, 1 - step / steps))
-    generator = torch.Generator().manual_seed(config.seed)
+    generator, lengths = torch.Generator().manual_seed(config.seed), Random(config.seed)
+    ends = task.shortest(config.train_length) // task.unit, config.train_length // task.unit
     device, losses = next(model.parameters()).device, []
     model.train()
     for _ in tqdm(range(steps), unit="step", leave=False, delay=5, disable=None):
-        tokens, labels = recall(config.batch, config.train_length, config.symbols, generator)
+        length = task.unit * lengths.randint(*ends)
+        tokens, labels = task.draw(config.batch, length, config.symbols, generator)
         loss = model(tokens.to(device), labels=labels.to(device)).loss
         losses.append(loss.detach())
         optimizer.zero_grad()
@@ -125,7 +129,8 @@ def test(model: SmolLM3ForCausalLM, config: LengthRunConfig, length: int) -> tup
     generator = torch.Generator().manual_seed(TEST_SEED + length)
     device, hits = next(model.parameters()).device, list[Tensor]()
     model.eval()
-    tokens, labels = recall(config.texts, length, config.symbols, generator)
+    task = config.get_task()
+    tokens, labels = task.draw(config.texts, length, config.symbols, generator)
     size = max(1, TESTED // length)
     with record_attention(model) as record:
         for part, wanted in zip(tokens.split(size), labels.split(size), strict=True):

@@ -23,6 +23,7 @@ ROWS = [
         ("lengths", one(lengths=[64, 66]), "lengths=.* multiples of 4"),
         ("train_length", one(train_length=16), "train_length=16"),
         ("symbols", one(symbols=4), "symbols=4"),
+        ("symbols of flip-flops", one(task="flip-flop", symbols=4), "symbols=4.* at least 5"),
         ("layers", one(layers=3), "layers=3"),
         ("hidden_size", one(hidden_size=20), "hidden_size=20"),
         ("steps", one(steps=0), "steps=0"),
