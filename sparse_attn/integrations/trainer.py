@@ -27,12 +27,12 @@ class AttentionStatistics(TrainerCallback):
     Args:
         trainer: the Trainer, because only its `log` reaches the loggers that run before callbacks.
         batch: inputs of the model by name, tensors, on any device.
-        every_steps: number of optimizer steps from one measurement to the next.
+        every_steps: number of optimizer steps from one measurement to the next, 100 by default.
         special_ids: ids of special tokens, such as `tokenizer.all_special_ids`, to log the mass on
             them as well.
 
     Raises:
-        TypeError: the batch is not a mapping of names to tensors.
+        TypeError: the batch is not a mapping of names to tensors, or the trainer no Trainer.
         ValueError: every_steps is not a whole number of at least 1.
     """
 
@@ -46,11 +46,13 @@ class AttentionStatistics(TrainerCallback):
         tensors = batch.values() if isinstance(batch, Mapping) else []
         if not tensors or not all(isinstance(value, Tensor) for value in tensors):
             raise TypeError(
-                f"batch={batch!r:.80}: expected tensors by name, such as "
+                f"batch is a {type(batch).__name__}: expected tensors by name, such as "
                 "tokenizer(texts, padding=True, return_tensors='pt')"
             )
         if not isinstance(every_steps, int) or every_steps < 1:
             raise ValueError(f"every_steps={every_steps!r}: expected a whole number of at least 1")
+        if not callable(getattr(trainer, "log", None)):
+            raise TypeError(f"trainer is a {type(trainer).__name__}: expected a Trainer")
         self.trainer, self.batch, self.every_steps = trainer, batch, every_steps
         self.special_ids = None if special_ids is None else list(special_ids)
 

@@ -74,7 +74,8 @@ def statistics(name: str, says: str, batch: Any, **options: Any) -> Wrong:
 IDS = torch.zeros(1, 3, dtype=torch.long)
 ROWS = [
     *(OF_LM_EVAL if find_spec("lm_eval") else []),
-    statistics("no tensors", "batch=.*tokenizer", {"input_ids": [[1]]}),
-    statistics("no names", "batch=.*expected tensors by name", IDS),
+    statistics("no tensors", "batch is a dict.*tokenizer", {"input_ids": [[1]]}),
+    statistics("no names", "batch is a Tensor.*expected tensors by name", IDS),
+    statistics("no Trainer", "trainer is a NoneType: expected a Trainer", {"input_ids": IDS}),
     statistics("steps", "every_steps=0: expected a whole", {"input_ids": IDS}, every_steps=0),
 ]

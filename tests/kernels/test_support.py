@@ -77,7 +77,7 @@ def found(case: Problem, *, keep: bool = True) -> tuple[Inputs, Tensor, Tensor]:
     call = AttentionInputs(
         inputs.query, inputs.key, inputs.value, inputs.mapping, **inputs.arguments
     )
-    _, _, rows, columns, *_ = cpu._forward(*call.for_operator(), None, False, True, keep)
+    _, _, rows, columns, *_ = cpu._forward(*call.for_operator(), None, None, False, True, keep)
     return inputs, rows, columns
 
 
