@@ -25,12 +25,7 @@ static int64_t screen_tile(const float *tile, int64_t rows, float gap, bool with
   int32_t *products = (int32_t *)scores, *columns = columns_of_tile.data();
   int64_t size[TILE], total = 0;
   screen.load_queries(tile, rows);
-  for (int64_t p = 0; p < panels; p++)
-    for (int64_t group = 0; group < rows; group += GROUP) {
-      const int64_t i = std::min(group, std::max(rows - GROUP, (int64_t)0));
-      multiply_bytes(&screen.queries[i * dim], &screen.keys[p * PANEL<float> * dim], dim,
-                     &screen.offsets[i], products + i * stride + p * PANEL<float>, stride);
-    }
+  screen.multiply(rows, 0, panels, products, stride);
   for (int64_t i = 0; i < rows; i++) {
     const float floor = screen.largest_score(i, products + i * stride, 0, panels) - gap;
     total += size[i] = screen.list(floor, products + i * stride, panels, columns + i * stride);
@@ -57,7 +52,8 @@ extern "C" int load_rows(float *query, int n, float *key, int m, int width) {
   scores = (float *)memory.data();
   pack_transposed<float>(keys, dim, m, dim, (float *)packed.data());
 #if defined(__AVX512F__)
-  screen.begin(m, dim), screen.load_keys(keys, dim, m, m / PANEL<float>), columns_of_tile.resize(TILE * stride);
+  screen.begin(m, dim), screen.load_keys(keys, dim, m, m / PANEL<float>);
+  columns_of_tile.resize(TILE * stride);
 #endif
-  return has_int8_products();
+  return has_int8_products(dim);
 }

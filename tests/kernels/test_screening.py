@@ -42,7 +42,8 @@ def screening(mode: int) -> Iterator[bool]:
     if isinstance(library, str):
         pytest.skip(library)
     try:
-        yield bool(library.set_screening(ctypes.c_int64(mode)))
+        library.set_screening(ctypes.c_int64(mode))
+        yield bool(library.has_int8_keys(ctypes.c_int64(64)))
     finally:
         library.set_screening(ctypes.c_int64(ON))
 

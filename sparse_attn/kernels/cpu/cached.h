@@ -1,4 +1,5 @@
-// Screening for decoding: a cache keeps its keys as int8 too, and one query of each head reads them.
+// Screening for decoding: a cache keeps its keys as int8 too, and one query of each head reads
+// them.
 //
 // A panel has the bytes [dim / 4][PANEL][4] of its keys + 128, then three numbers of each key as
 // float: its scale, and the bound's factors of |q| and |q - q'|.
@@ -21,15 +22,9 @@ static void keep_bytes(const float *keys, int64_t stride, int64_t dim, int64_t f
     uint8_t *panel = panels + j / PANEL<float> * panel_stride;
     const int64_t i = j % PANEL<float>;
     const Int8 key = quantise(keys + j * stride, stride, 1, dim, bytes.data());
-    for (int64_t k = 0; k < dim; k += 4) {
-      uint32_t four;
-      std::memcpy(&four, &bytes[k], sizeof four);
-      four ^= 0x80808080u;  // + 128 in each byte
-      std::memcpy(panel + (k * PANEL<float> + 4 * i), &four, sizeof four);
-    }
+    put_bytes(bytes.data(), dim, i, panel);
     float *numbers = (float *)(panel + dim * PANEL<float>) + i;
-    // twice, because of the rounding of the bounds
-    numbers[0] = key.scale, numbers[PANEL<float>] = key.error + 2 * dim * 0x1p-24f * key.size;
+    numbers[0] = key.scale, numbers[PANEL<float>] = key.reach(dim);
     numbers[2 * PANEL<float>] = key.rounded;
   }
 }
@@ -104,14 +99,14 @@ bool Task<float>::list_cached(int64_t b, int64_t h, int64_t start, const Columns
   const float least = std::numeric_limits<float>::lowest();  // hidden keys are below
   const float floor = screening == LIST_ALL ? least : map.few.floor(row);
   const int64_t width = (int64_t)bounds.hidden.size();
-  tile.columns.resize(width + LANES<float>);
+  shortlist.columns.resize(width + LANES<float>);
   const int64_t n = compress<float>(&bounds.upper[i * width], width, floor > least ? floor : least,
-                                    tile.columns.data(), scores);
+                                    shortlist.columns.data(), scores);
   if (screening != LIST_ALL && n > MOST_GATHERED * keys.width) return false;
-  tile.size.assign(1, n), tile.visible.assign(1, bounds.visible);
+  shortlist.size.assign(1, n), shortlist.visible.assign(1, bounds.visible);
   const Rows<float> rows = {at<float>(a.key, b, h / groups, first_of(a, b) + keys.first),
                             a.key.stride[2]};
-  dots<float>(rows, tile.columns.data(), n, dim, queries, scores);
+  dots<float>(rows, shortlist.columns.data(), n, dim, queries, scores);
   std::fill(scores + n, scores + padded<float>(n), -INF<float>);
   return true;
 }

@@ -29,10 +29,10 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
   const double most = MOST * keys.width;
   const double limit = trained ? std::min(most, MOST_ENTRIES) : most;
   for (int64_t i = 0; i < rows; i++) {
-    const int64_t width = listed ? padded<T>(tile.size[i]) : keys.width;
+    const int64_t width = listed ? padded<T>(shortlist.size[i]) : keys.width;
     Row<T> row = make_row(h, scores + i * stride, nullptr, width);
     bool bad = keys.width && survey(row);
-    if (listed) row.valid = tile.visible[i];
+    if (listed) row.valid = shortlist.visible[i];
     spoiled |= bad;
     if (bad && a.keep_weights) return false;  // every weight of the row is NaN
     found[i] = {size, bad ? UNKNOWN : 0, row.valid};
@@ -41,7 +41,7 @@ bool Task<T>::select(int64_t b, int64_t h, int64_t start, int64_t rows, const Co
     if (!(bound > -INF<T>)) return false;
     int64_t n = compress(row.x, row.n, bound, row_columns, few);
     for (int64_t k = 0; k < n && listed; k++)
-      row_columns[k] = tile.columns[i * stride + row_columns[k]];
+      row_columns[k] = shortlist.columns[i * stride + row_columns[k]];
     pick(row, b, h, start + i, n, keys, found[i]);
     size += found[i].size;
     // the first rows decide, because giving up later costs more than somewhat too many entries

@@ -12,16 +12,13 @@ from sparse_attn.kernels.cpu.kernel_args import View
 
 PANEL = 64  # keys that lie together, see cached.h
 NUMBERS = 12  # bytes of a key's scale and bounds
-MOST_DIM = 512
 
 
 def empty_int8(keys: Tensor) -> Tensor | None:
     """Allocate int8 keys for keys (B, Hkv, N, D) of whole panels; None if they are not used."""
     dim, library = keys.shape[3], build.library()
     plain = keys.device.type == "cpu" and keys.dtype == torch.float32
-    if not plain or dim % 16 or dim > MOST_DIM or isinstance(library, str):
-        return None
-    if not library.has_int8_keys():
+    if not plain or isinstance(library, str) or not library.has_int8_keys(ctypes.c_int64(dim)):
         return None
     shape = *keys.shape[:2], keys.shape[2] // PANEL, PANEL * (dim + NUMBERS)
     return keys.new_empty(shape, dtype=torch.uint8)

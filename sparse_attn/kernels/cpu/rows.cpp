@@ -109,12 +109,8 @@ template <class T> static void collect(KernelArgs &a) {
 
 extern "C" {
 int64_t size_of_args() { return sizeof(KernelArgs); }
-// for tests and benchmarks; returns whether this machine screens keys
-int64_t set_screening(int64_t mode) {
-  screening = mode;
-  return has_int8_products();
-}
-int64_t has_int8_keys() { return has_int8_products(); }
+void set_screening(int64_t mode) { screening = mode; }  // for tests
+int64_t has_int8_keys(int64_t dim) { return has_int8_products(dim); }
 // keeps keys [from, to), (batch, heads, ., dim), as int8 for `int8_keys`
 void quantise_keys(const View *keys, const View *panels, int64_t batch, int64_t heads, int64_t dim,
                    int64_t from, int64_t to) {

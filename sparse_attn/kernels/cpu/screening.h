@@ -2,17 +2,22 @@
 //
 // Let q', k' be q, k rounded to int8 times a scale. By Cauchy and Schwarz
 //     |q.k - q'.k'| = |q.(k - k') + (q - q').k'| <= |q| |k - k'| + |q - q'| |k'|,
-// and a float product of q and k, of d terms in any order, is within d 2^-24 |q| |k| of q.k. Where the
-// floor of a row depends only on its largest score, the largest lower bound gives a floor that is not
-// above the true one. A key whose upper bound is below it has weight 0, and only the scores of the
-// other keys are computed.
+// and a float product of q and k, of d terms in any order, is within d 2^-24 |q| |k| of q.k. Where
+// the floor of a row depends only on its largest score, the largest lower bound gives a floor that
+// is not above the true one. A key whose upper bound is below it has weight 0, and only the scores
+// of the other keys are computed.
 #pragma once
 #include "task.h"
 
-static bool has_int8_products() {
+// Below LEAST_DIM the float products cost too little; above MOST_DIM, int8 ones would not be below
+// 2^23.
+constexpr int64_t LEAST_DIM = 32, MOST_DIM = 512;
+
+// whether the machine has int8 products, and heads of this size are whole vectors
+static bool has_int8_products(int64_t dim) {
 #if defined(__AVX512F__)
   static const bool has = __builtin_cpu_supports("avx512vnni");
-  return has;
+  return has && padded<float>(dim) == dim && dim >= LEAST_DIM && dim <= MOST_DIM;
 #else
   return false;
 #endif
@@ -31,11 +36,13 @@ constexpr double MOST_LISTED = 0.0015;
 constexpr int64_t PROBED = 256;   // keys that tell whether all are worth it
 constexpr int64_t CROWDED = 32;   // tiles to skip after one that is not
 constexpr int64_t GROUP = 4;      // queries of a block; with 4 vectors of keys, in registers
-// below, the float products cost too little; above, products would not be below 2^23
-constexpr int64_t LEAST_DIM = 32, MOST_DIM = 512;
 
 struct Int8 {  // of rows x, rounded to x' = int8 times scale: the largest norms of x, x - x' and x'
   float scale, size, error, rounded;
+
+  // the factor of |q| in the bound: one d 2^-24 is that of the float product, the other is above the
+  // rounding of the 6 operations on a bound
+  float reach(int64_t dim) const { return error + 2 * dim * 0x1p-24f * size; }
 };
 
 // Rounds n rows to int8. If an entry is near the limits of float, size is infinite.
@@ -69,7 +76,17 @@ static Int8 quantise(const float *from, int64_t stride, int64_t n, int64_t dim, 
   return {scale, norm(size), norm(error), norm(rounded)};
 }
 
-// products of a group of queries with a panel of keys + 128, [dim / 4][PANEL][4], minus the offsets
+// puts a key at place i of a panel of keys + 128, [dim / 4][PANEL][4]
+static void put_bytes(const int8_t *key, int64_t dim, int64_t i, uint8_t *panel) {
+  for (int64_t k = 0; k < dim; k += 4) {
+    uint32_t four;
+    std::memcpy(&four, key + k, sizeof four);
+    four ^= 0x80808080u;  // + 128 in each byte
+    std::memcpy(panel + k * PANEL<float> + 4 * i, &four, sizeof four);
+  }
+}
+
+// products of a group of queries with a panel of keys + 128, minus the offsets
 __attribute__((target("avx512vnni"))) static void
 multiply_bytes(const int8_t *queries, const uint8_t *keys, int64_t dim, const int32_t *offsets,
                int32_t *products, int64_t stride) {
@@ -101,6 +118,7 @@ struct Screen {
   int64_t dim, loaded;  // panels of keys that are loaded
   bool finite;
   std::vector<uint8_t> keys;
+  std::vector<int8_t> bytes;  // of a panel, before they are put there
   std::vector<float> scales, reaches, norms;  // by panel
   std::vector<int8_t> queries;
   std::vector<int32_t> offsets;  // 128 times a query's sum
@@ -112,6 +130,7 @@ struct Screen {
   void begin(int64_t n, int64_t width) {
     const int64_t panels = (n + PANEL<float> - 1) / PANEL<float>;
     dim = width, loaded = 0, finite = true, keys.resize(panels * PANEL<float> * dim);
+    bytes.resize(PANEL<float> * dim);
     for (auto *floats : {&scales, &reaches, &norms, &units, &errors})
       floats->assign(padded<float>(panels) + LANES<float>, 1);  // read from any panel on
     bounds.resize(padded<float>(panels));
@@ -119,22 +138,12 @@ struct Screen {
 
   // loads the panels up to `panels` of n keys
   void load_keys(const float *from, int64_t stride, int64_t n, int64_t panels) {
-    std::vector<int8_t> bytes(PANEL<float> * dim);
     for (; loaded < panels; loaded++) {
       const int64_t start = loaded * PANEL<float>, here = std::min(PANEL<float>, n - start);
       Int8 panel = quantise(from + start * stride, stride, here, dim, bytes.data());
-      // The float product takes one d 2^-24; the other is above the rounding of units and errors,
-      // and of a lower bound: 6 operations, d >= 16.
-      scales[loaded] = panel.scale, reaches[loaded] = panel.error + 2 * dim * 0x1p-24f * panel.size;
+      scales[loaded] = panel.scale, reaches[loaded] = panel.reach(dim);
       norms[loaded] = panel.rounded, finite &= panel.size < INF<float>;
-      uint8_t *to = &keys[start * dim];
-      for (int64_t k = 0; k < dim; k += 4)
-        for (int64_t i = 0; i < PANEL<float>; i++, to += 4) {
-          uint32_t four;
-          std::memcpy(&four, bytes.data() + i * dim + k, sizeof four);
-          four ^= 0x80808080u;  // + 128 in each byte
-          std::memcpy(to, &four, sizeof four);
-        }
+      for (int64_t i = 0; i < here; i++) put_bytes(&bytes[i * dim], dim, i, &keys[start * dim]);
     }
   }
 
@@ -147,6 +156,17 @@ struct Screen {
       for (int64_t k = 0; k < dim; k++) offsets[i] += 128 * queries[i * dim + k];
     }
     return true;
+  }
+
+  // products of the first n queries with panels from `first` on; if n is below GROUP, those of the
+  // rows after them are written, too
+  void multiply(int64_t n, int64_t first, int64_t panels, int32_t *products, int64_t stride) const {
+    for (int64_t p = 0; p < panels; p++)
+      for (int64_t group = 0; group < n; group += GROUP) {
+        const int64_t i = std::min(group, std::max(n - GROUP, (int64_t)0));
+        multiply_bytes(&queries[i * dim], &keys[(first + p) * PANEL<float> * dim], dim, &offsets[i],
+                       products + i * stride + p * PANEL<float>, stride);
+      }
   }
 
   // the largest lower bound of a row's scores
@@ -196,14 +216,14 @@ struct Screen {
     return n;
   }
 };
+
 // rows: those that meet a key
 template <> inline bool Task<float>::may_screen(int64_t rows) const {
   const bool many = rows >= SCREENED_ROWS && !a.int8_keys.data;
   // the heads of a group share their mask, and values are not copied
   const bool cached = a.int8_keys.data && !a.mask.stride[1] && value_dim == a.value_dim;
-  return has_int8_products() && screening != OFF && by_top(map.few.floor) && (many || cached) &&
-         !backward && a.softcap == 0 && !a.bias.data && !a.sink && !a.statistics && dim == a.dim &&
-         dim >= LEAST_DIM && dim <= MOST_DIM;
+  return (many || cached) && has_int8_products(a.dim) && screening != OFF &&
+         by_top(map.few.floor) && !backward && a.softcap == 0 && !a.bias.data && !a.sink && !a.statistics;
 }
 
 // Hides the products of keys that row i does not attend to; returns the number of the others.
@@ -230,40 +250,37 @@ int64_t Task<float>::hide_products(int64_t b, int64_t h, int64_t i, const Column
   return valid;
 }
 
-// Lists the keys of each row that can have a weight; false if they are many, or a floor is not known.
+// Lists the keys of each row that can have a weight. False if they are many, or a floor is not a
+// number.
 template <> inline
 bool Task<float>::find_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
                             const Columns &keys) {
   Screen &screen = kept<Screen>();
-  const int64_t first = keys.first / PANEL<float>, panels = (keys.to - 1) / PANEL<float> + 1 - first;
+  const int64_t first = keys.first / PANEL<float>;
+  const int64_t panels = (keys.to - 1) / PANEL<float> + 1 - first;
   screen.load_keys(at<float>(a.key, b, h / (a.heads / a.key_heads), first_of(a, b)),
                    a.key.stride[2], length_of(a, b), first + panels);
   if (!screen.finite) return false;
-  for (int64_t p = 0; p < panels; p++)
-    for (int64_t group = 0; group < rows; group += GROUP) {
-      // fewer than GROUP rows write to the rows after them: a tile has room for 6
-      const int64_t i = std::min(group, std::max(rows - GROUP, (int64_t)0));
-      multiply_bytes(&screen.queries[i * dim], &screen.keys[(first + p) * PANEL<float> * dim], dim,
-                     &screen.offsets[i], (int32_t *)scores + i * stride + p * PANEL<float>, stride);
-    }
+  screen.multiply(rows, first, panels, (int32_t *)scores, stride);  // a tile has room for 6 rows
   int64_t total = 0;
   for (int64_t i = 0; i < rows; i++) {
-    int32_t *products = (int32_t *)scores + i * stride, *columns = &tile.columns[i * stride];
+    int32_t *products = (int32_t *)scores + i * stride, *columns = &shortlist.columns[i * stride];
     Row<float> row = make_row(h, nullptr, nullptr, 0);
-    row.valid = tile.visible[i] = hide_products(b, h, start + i, keys, products);
+    row.valid = shortlist.visible[i] = hide_products(b, h, start + i, keys, products);
     if (!row.valid) continue;
     row.top = screen.largest_score(i, products, first, panels);
     const float floor = map.few.floor(row);
     if (!(floor > -INF<float>)) return false;
-    total += tile.size[i] = screen.list(floor, products, panels, columns);
+    int64_t &size = shortlist.size[i];
+    total += size = screen.list(floor, products, panels, columns);
     if (total > MOST_LISTED * dim * keys.width * std::max(i + 1, GROUP)) return false;
-    if (screening == LIST_ALL) tile.size[i] = screen.list(-INF<float>, products, panels, columns);
+    if (screening == LIST_ALL) size = screen.list(-INF<float>, products, panels, columns);
   }
   return true;
 }
 
-// Lists the keys of each row that can have a weight, with their scores in `scores`. False if the tile
-// is not screened; then the scores are to be computed.
+// Lists the keys of each row that can have a weight, with their scores in `scores`. False if the
+// tile is not screened; then the scores are to be computed.
 template <> inline
 bool Task<float>::list_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
                             const Columns &keys) {
@@ -273,7 +290,8 @@ bool Task<float>::list_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
   Screen &screen = kept<Screen>();
   if (!begun) screen.begin(length_of(a, b), dim);
   begun = true;
-  tile.size.assign(rows, 0), tile.visible.assign(rows, 0), tile.columns.resize(rows * stride);
+  shortlist.size.assign(rows, 0), shortlist.visible.assign(rows, 0);
+  shortlist.columns.resize(rows * stride);
   const Columns few = columns_of({keys.from, keys.first + PROBED}, false);
   if (!screen.load_queries(queries, rows) ||
       (!crowded && !find_keys(b, h, start, std::min(rows, GROUP), few)) ||
@@ -285,8 +303,8 @@ bool Task<float>::list_keys(int64_t b, int64_t h, int64_t start, int64_t rows,
   key_rows.data += keys.first * key_rows.stride;
   for (int64_t i = 0; i < rows; i++) {
     float *x = scores + i * stride;
-    const int64_t n = tile.size[i];
-    dots<float>(key_rows, &tile.columns[i * stride], n, dim, queries + i * dim, x);
+    const int64_t n = shortlist.size[i];
+    dots<float>(key_rows, &shortlist.columns[i * stride], n, dim, queries + i * dim, x);
     std::fill(x + n, x + padded<float>(n), -INF<float>);
   }
   return true;

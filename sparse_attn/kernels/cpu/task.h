@@ -26,7 +26,7 @@ static std::atomic<int64_t> screening{ON};
 
 constexpr int64_t BLOCK_QUERIES = 192, BLOCK_KEYS = 128;  // of backward; they stay in L2
 
-struct ListedKeys {  // of the rows of a screened tile
+struct Shortlist {  // of the rows of a screened tile
   std::vector<int64_t> size, visible;  // their number, and that of all visible keys
   std::vector<int32_t> columns;        // in rows as far apart as those of the scores
 };
@@ -53,7 +53,7 @@ template <class T> struct Task {
   T *few_x, *few_p;
   bool spoiled;              // whether some row is spoiled
   int64_t patience;          // tiles of this head to skip before the next try
-  ListedKeys &tile = kept<ListedKeys>();
+  Shortlist &shortlist = kept<Shortlist>();
   // in screening.h: whether tiles are screened, the state of their keys, and tiles to skip
   bool screens, begun;
   int64_t crowded;
