@@ -115,6 +115,18 @@ def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-6) -> No
     assert error <= tolerance, f"relative error {error:.2e}"
 
 
+def generate_greedily(model: Any, ids: Tensor, mask: Tensor, new: int, **options: Any) -> Any:
+    """What `generate` returns after exactly `new` tokens."""
+    return model.generate(
+        input_ids=ids,
+        attention_mask=mask,
+        max_new_tokens=new,
+        min_new_tokens=new,
+        do_sample=False,
+        **options,
+    )
+
+
 def mappings_of(model: torch.nn.Module) -> Iterator[Mapping]:
     """Every mapping of a patched model, in the order of its layers."""
     for layer in layers.attention_layers(layers.root_of(model)):

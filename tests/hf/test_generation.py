@@ -7,7 +7,7 @@ from transformers import StaticCache
 from sparse_attn import patch_model
 
 from .families import BY_NAME, padding, tokens
-from .helpers import CACHE, FEW, assert_near, mapping_id, patch
+from .helpers import CACHE, FEW, assert_near, generate_greedily, mapping_id, patch
 
 GPT2 = BY_NAME["gpt2"]
 LLAMA = BY_NAME["llama"]
@@ -20,15 +20,8 @@ ROUNDING = 1e-4  # of logits after several layers and tokens, computed in anothe
 
 def generate(model, ids, mask, **options):
     """Greedy tokens (batch, NEW) and their logits (batch, NEW, vocabulary)."""
-    result = model.generate(
-        input_ids=ids,
-        attention_mask=mask,
-        max_new_tokens=NEW,
-        min_new_tokens=NEW,
-        do_sample=False,
-        output_logits=True,
-        return_dict_in_generate=True,
-        **options,
+    result = generate_greedily(
+        model, ids, mask, NEW, output_logits=True, return_dict_in_generate=True, **options
     )
     return result.sequences[:, -NEW:], torch.stack(result.logits, dim=1)
 

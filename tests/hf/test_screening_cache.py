@@ -4,37 +4,28 @@ import copy
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache
 
 from sparse_attn import ScreeningCache, patch_model
 from sparse_attn.hf.attention import INT8_KEYS
 from sparse_attn.kernels.cpu.int8_keys import empty_int8
 
 from .families import BY_NAME, tokens
-from .helpers import CACHE, assert_near
+from .helpers import CACHE, assert_near, generate_greedily
 
-PROMPT, NEW = 1150, 6  # keys are screened from 1,024 on
+PROMPT, NEW = 1150, 6  # keys are screened from 1,024 on,
+SIZE = 32  # and in heads of 32 or more
 MAPPINGS = {"sparsemax": {}, "entmax": {"alpha": 1.5}, "max-gap": {"a": 64.0}}
 
 
 @pytest.fixture(params=MAPPINGS)
 def model(request):
     """A Llama of two query heads per key head, whose attention is sharp."""
-    config = LlamaConfig(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
+    family = BY_NAME["llama"]
+    model = family.build(
+        family.head, vocab_size=97, hidden_size=4 * SIZE, max_position_embeddings=2048
     )
-    torch.manual_seed(0)
-    return patch_model(LlamaForCausalLM(config).eval(), request.param, **MAPPINGS[request.param])
+    return patch_model(model, request.param, **MAPPINGS[request.param])
 
 
 def prompt(rows=2):
@@ -46,16 +37,7 @@ def prompt(rows=2):
 
 def generate(model, kind, ids, mask, **options):
     cache = kind(config=model.config)
-    result = model.generate(
-        input_ids=ids,
-        attention_mask=mask,
-        max_new_tokens=NEW,
-        min_new_tokens=NEW,
-        do_sample=False,
-        past_key_values=cache,
-        **options,
-    )
-    return result, cache
+    return generate_greedily(model, ids, mask, NEW, past_key_values=cache, **options), cache
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -65,7 +47,7 @@ def test_generate(model, beams):
     expected, _ = generate(model, DynamicCache, *given, num_beams=beams)
     actual, cache = generate(model, ScreeningCache, *given, num_beams=beams)
     assert torch.equal(actual, expected)
-    used = empty_int8(torch.zeros(1, 1, 64, 16)) is not None
+    used = empty_int8(torch.zeros(1, 1, 64, SIZE)) is not None
     assert all(hasattr(layer.keys, INT8_KEYS) == used for layer in cache.layers)
 
 
