@@ -100,7 +100,7 @@ class SetupConfig:
         )
 
     def get_task(self) -> Task:
-        """Return what the task gives."""
+        """Return the task."""
         from experiments.length.flip_flop import FLIP_FLOP
         from experiments.length.recall import RECALL
 

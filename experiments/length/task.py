@@ -1,4 +1,4 @@
-"""What a task of the study gives: texts of a length, and the limits of its settings."""
+"""A task of the study: texts of a length, and the limits of its settings."""
 
 from __future__ import annotations
 
