@@ -47,6 +47,7 @@ STUDIES = {
     "bottleneck/small": "experiments.bottleneck",
     "bottleneck/small-alphas": "experiments.bottleneck",
     "length/recall": "experiments.length",
+    "length/recall-by-query": "experiments.length",
     "images/mnist-few": "experiments.images",
     "language_modeling": "experiments.language_modeling",
 }
