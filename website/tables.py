@@ -10,6 +10,9 @@ by `|`; several names are separated by `;`. There are two kinds of sources:
         a table of a report: words of the heading and the line above it, its columns, and patterns
         of its first cells. Without columns or rows, all. With `*` in the path the rows of several
         reports, below each other, with the name of each report's folder.
+    <!-- table: compare/ptb-{}*/report.md | windows | mapping; zeros | softmax | 1,024; 4,096 -->
+        rows of several reports beside each other: a column for each name in the last part, which
+        stands for `{}` in the path, without its commas.
     <!-- table: benchmarks/llm-cpu.json | SDPA | forward | prefill: 1,024 tokens -->
         times of a benchmark over the time of one contestant: the pass, and a column for each case.
 
@@ -102,6 +105,8 @@ def _filled(marker: re.Match[str]) -> str:
     source, *words = (part.strip() for part in marker[1].split("|"))
     if source.endswith(".json"):
         lines = markdown(_ratios(RESULTS / source, *words))
+    elif "{}" in source:
+        lines = _across(source, *words)
     else:
         lines = _copied(source, *words)
     table = "\n".join(lines).strip()
@@ -126,6 +131,19 @@ def _copied(pattern: str, above: str = "", columns: str = "", rows: str = "") ->
     if not lines:
         raise ValueError(f"results/{pattern}: no such report")
     return lines
+
+
+def _across(pattern: str, above: str, columns: str, rows: str, names: str) -> list[str]:
+    """Return the lines of a table: a row for each first cell, a column for each name."""
+    wanted, labels = _names(names), _names(rows)
+    table = [[_names(columns)[0], *wanted], ["---", *["---:"] * len(wanted)]]
+    table += [[label, *[""] * len(wanted)] for label in labels]
+    for place, name in enumerate(wanted, start=1):
+        path = pattern.replace("{}", name.replace(",", ""))
+        for line in _copied(path, above, columns, rows)[2:]:
+            _, label, value, *more = (cell.strip() for cell in _CELL.split(line)[1:-1])
+            table[2 + labels.index(label)][place] = f"{value} ({', '.join(more)})"
+    return [f"| {' | '.join(row)} |" for row in table]
 
 
 def _find(path: Path, above: str) -> list[list[str]]:

@@ -59,6 +59,8 @@ def test_a_marker_takes_rows_and_columns(results: Path) -> None:
     assert filled("a/report.md | Two; Scores.") == ["| mapping | score |", rule, "| softmax | 5 |"]
     stacked = ["| record | score |", rule, "| a | 5 |", "| b | 5 |"]
     assert filled("*/report.md | Two; Scores. | score") == stacked
+    beside = ["| mapping | a | b |", "| --- | ---: | ---: |", "| softmax | 1 (2) | 1 (2) |"]
+    assert filled("{}*/report.md | One | mapping; score; time | softmax | a; b") == beside
 
 
 @pytest.mark.parametrize(
