@@ -32,8 +32,8 @@ class LengthRun(NamedTuple):
     model: SmolLM3ForCausalLM
     device: torch.device
 
-    def perform(self, _: Path) -> dict[str, Any]:
-        """Train and test; return the content of results.json.
+    def perform(self, folder: Path) -> dict[str, Any]:
+        """Train and test; save the model in the folder; return the content of results.json.
 
         Raises:
             DivergedError: the loss is NaN or infinite.
@@ -41,6 +41,7 @@ class LengthRun(NamedTuple):
         started = time.perf_counter()
         loss = train(self.model, self.config)
         seconds = time.perf_counter() - started
+        self.model.save_pretrained(folder / "model")
         tested = [test(self.model, self.config, length) for length in self.config.lengths]
         accuracy, zeros = ([row[i] for row in tested] for i in range(2))
         return {

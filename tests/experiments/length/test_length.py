@@ -14,6 +14,7 @@ from experiments.length.flip_flop import IGNORE, READ, WRITE, flip_flop
 from experiments.length.recall import recall
 from experiments.length.run import assemble
 from experiments.length.task import IGNORED
+from tests.commands import python
 
 CONFIGS = Path(__file__).parents[3] / "configs/length"
 TINY: dict[str, Any] = {
@@ -115,6 +116,15 @@ def test_one_run(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     main(["train", f"--output_dir={tmp_path / 'run'}", *options, "--device=cpu"])
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert f"64 tokens: {results['accuracy'][1]:.1f} %" in capsys.readouterr().out
+
+
+def test_a_picture_of_a_read(tmp_path: Path) -> None:
+    """Of the model that a run leaves in its folder."""
+    tiny = [f"--{name}={value}" for name, value in {**TINY, "task": "flip-flop"}.items()]
+    main(["train", f"--output_dir={tmp_path / 'softmax'}", *tiny])
+    picture = tmp_path / "read.png"
+    python("-m", "experiments.length.read", tmp_path / "softmax", "--output", picture)
+    assert picture.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
