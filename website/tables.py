@@ -51,6 +51,7 @@ STUDIES = {
     "bottleneck/small-alphas": "experiments.bottleneck",
     "length/recall": "experiments.length",
     "length/recall-by-query": "experiments.length",
+    "length/flip-flop": "experiments.length",
     "images/mnist-few": "experiments.images",
     "language_modeling": "experiments.language_modeling",
 }

@@ -48,7 +48,7 @@ def draw(folders: list[Path]) -> Figure:
 
 def main() -> None:
     """Write the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Draw what a read of a flip-flop text attends to.")
     parser.add_argument("folders", nargs="+", type=Path, help="output_dir of a run")
     parser.add_argument("--output", type=Path, default=Path("read.png"))
     options = parser.parse_args()
