@@ -4,7 +4,7 @@
     python -m website.tables --reports   first make every report again
 
 A table stands between two comments. The first names its source and what to take from it, separated
-by `|`; several names are separated by `;`. There are two kinds of sources:
+by `|`; several names are separated by `;`. There are three kinds of sources:
 
     <!-- table: compare/minilm-sts-b/report.md | 1,500 pairs | mapping; exact zeros | top-p* -->
         a table of a report: words of the heading and the line above it, its columns, and patterns
@@ -12,7 +12,8 @@ by `|`; several names are separated by `;`. There are two kinds of sources:
         reports, below each other, with the name of each report's folder.
     <!-- table: compare/ptb-{}*/report.md | windows | mapping; zeros | softmax | 1,024; 4,096 -->
         rows of several reports beside each other: a column for each name in the last part, which
-        stands for `{}` in the path, without its commas.
+        stands for `{}` in the path, without its commas. In a cell the second column, and the others
+        in brackets. Rows are whole first cells.
     <!-- table: benchmarks/llm-cpu.json | SDPA | forward | prefill: 1,024 tokens -->
         times of a benchmark over the time of one contestant: the pass, and a column for each case.
 
@@ -56,7 +57,7 @@ STUDIES = {
     "language_modeling": "experiments.language_modeling",
 }
 _TABLE = re.compile(r"<!-- table: (.+?) -->\n.*?<!-- end of table -->", re.DOTALL)
-_ROW = re.compile(r"^\|(.*)\|$")
+_ROW = re.compile(r"^\|.*\|$")
 _CELL = re.compile(r"(?<!\\)\|")
 
 
@@ -141,9 +142,13 @@ def _across(pattern: str, above: str, columns: str, rows: str, names: str) -> li
     table += [[label, *[""] * len(wanted)] for label in labels]
     for place, name in enumerate(wanted, start=1):
         path = pattern.replace("{}", name.replace(",", ""))
-        for line in _copied(path, above, columns, rows)[2:]:
-            _, label, value, *more = (cell.strip() for cell in _CELL.split(line)[1:-1])
-            table[2 + labels.index(label)][place] = f"{value} ({', '.join(more)})"
+        lines = _copied(path, above, columns, rows)[2:]
+        found = {cells[1]: cells[2:] for cells in map(_cells, lines)}
+        if len(lines) != len(labels) or {*found} != {*labels}:
+            raise ValueError(f"results/{path}: expected once each of {labels}, got {[*found]}")
+        for row in table[2:]:
+            value, *more = found[row[0]]
+            row[place] = f"{value} ({', '.join(more)})"
     return [f"| {' | '.join(row)} |" for row in table]
 
 
@@ -151,8 +156,8 @@ def _find(path: Path, above: str) -> list[list[str]]:
     """Return the cells of the first table with these words in the heading and the line above it."""
     heading, text, table = "", "", list[list[str]]()
     for line in [*path.read_text(encoding="utf-8").splitlines(), ""]:
-        if row := _ROW.match(line):
-            table.append([cell.strip() for cell in _CELL.split(row[1])])
+        if _ROW.match(line):
+            table.append(_cells(line))
             continue
         if table and all(words in f"{heading} {text}" for words in _names(above)):
             return table
@@ -180,6 +185,10 @@ def _ratios(path: Path, base: str, which: str, columns: str, rows: str = "") -> 
                 line[place] += f" ({100 * zeros:.1f} %)" if zeros > 1e-3 else ""
     headers = ["mapping", *(name.partition(": ")[2] or name for name in wanted)]
     return Table("", headers, [[label, *line] for label, line in cells.items()])
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in _CELL.split(line)[1:-1]]
 
 
 def _wanted(label: str, rows: str) -> bool:

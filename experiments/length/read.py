@@ -12,37 +12,41 @@ import torch
 from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM
 
-from experiments.length.flip_flop import WRITE, flip_flop
+from experiments.length.flip_flop import READ, WRITE, flip_flop
 from sparse_attn.inspection import record_attention
 from sparse_attn.reports import canvas
 
 TEXTS, LENGTH = 100, 4096
-FAR = 64  # tokens: out of reach of two windows of 32
+FAR = 32  # tokens: out of reach of a window
 
 
 def draw(folders: list[Path]) -> Figure:
-    """Draw the last read of the first of TEXTS texts whose last write is FAR before it.
+    """Draw the last read of the first of TEXTS texts where no bit to copy stands near it.
 
-    The head is the one, of all layers without positions, with most weight on the write and its bit.
+    The last write has the bit, and so has every read after it. The head, of all in layers without
+    positions, is the one with most weight on the last of these.
     """
     tokens, _ = flip_flop(TEXTS, LENGTH, 5, torch.Generator().manual_seed(0))
-    writes = torch.where(tokens == WRITE, torch.arange(LENGTH), 0).amax(1)
-    place = int((writes < LENGTH - FAR).nonzero()[0])
-    text, written = tokens[place, :-1], writes[place] + torch.arange(2)
+    text, answer, known = tokens[:, :-1], tokens[:, -1], LENGTH - 2 - FAR
+    has_bit = (text == WRITE) | (text == READ)
+    place = int(((~has_bit[:, known:-1]).all(1)).nonzero()[0])
+    text, answer = text[place], answer[place]
+    written = has_bit[place, :-1].nonzero().max() + torch.arange(2)
     figure, panels = canvas.panels([folder.name for folder in folders], 1.5, 1)
     for folder, axes in zip(folders, panels, strict=True):
         model = AutoModelForCausalLM.from_pretrained(folder / "model").eval()
         with record_attention(model, weights=True) as record, torch.no_grad():
-            model(text[None])
+            is_right = model(text[None]).logits[0, -1].argmax() == answer
         heads = torch.cat([record.weights[i][0, :, -1] for i in range(1, len(record.weights), 2)])
         read = heads[heads[:, written].sum(1).argmax()]
         keys = read.nonzero().flatten()
-        axes.set_title(f"{folder.name}: {len(keys):,} of {len(read):,} weights are above zero")
+        found = f"{len(keys):,} of {len(read):,} weights are above zero"
+        axes.set_title(f"{folder.name}, {'right' if is_right else 'wrong'}: {found}")
         axes.scatter(len(read) - keys, read[keys], s=5, color=canvas.GREY)
         axes.scatter(len(read) - written, read[written], s=30, color="#D55E00")
         axes.set(xscale="log", xlim=(LENGTH, 0.9), ylim=(0, None), ylabel="weight")
         axes.set_xticks([1000, 100, 10, 1], ["1,000", "100", "10", "1"])
-    panels[-1].set_xlabel("tokens before the answer; orange: the last write and its bit")
+    panels[-1].set_xlabel("tokens before the answer; orange: where its bit stands last")
     return figure
 
 

@@ -69,7 +69,7 @@ def _wrong(results: Results) -> Table:
         for i in range(len(lengths)):
             wrong = [100 - run["accuracy"][i] for run in results.finished(cell)]
             known = [median(wrong), max(wrong), wrong.count(0)] if wrong else []
-            row.append(", ".join(map("{:.4g}".format, known)) or text.MISSING)
+            row.append(", ".join(map("{:.2g}".format, known)) or text.MISSING)
         rows.append(row)
     return Table(WRONG, ["attention", *(f"{length:,}" for length in lengths)], rows)
 

@@ -70,6 +70,10 @@ def test_a_marker_takes_rows_and_columns(results: Path) -> None:
         ("<!-- table: a/report.md | Three -->\n<!-- end of table -->", "below 'Three'"),
         ("<!-- table: a/report.md | Two; Scores. | p -->\n<!-- end of table -->", "got ['p']"),
         ("<!-- table: a/report.md -->\n", "end of table"),
+        (
+            "<!-- table: {}*/report.md | One | mapping; time | s | a -->\n<!-- end of table -->",
+            "expected once each of ['s'], got []",
+        ),
     ],
 )
 def test_a_wrong_marker_is_refused(results: Path, text: str, says: str) -> None:
