@@ -57,7 +57,7 @@ STUDIES = {
     "language_modeling": "experiments.language_modeling",
 }
 _TABLE = re.compile(r"<!-- table: (.+?) -->\n.*?<!-- end of table -->", re.DOTALL)
-_ROW = re.compile(r"^\|.*\|$")
+_ROW = re.compile(r"^\|(.*)\|$")
 _CELL = re.compile(r"(?<!\\)\|")
 
 
@@ -107,17 +107,16 @@ def _filled(marker: re.Match[str]) -> str:
     source, *words = (part.strip() for part in marker[1].split("|"))
     if source.endswith(".json"):
         lines = markdown(_ratios(RESULTS / source, *words))
-    elif "{}" in source:
-        lines = _across(source, *words)
     else:
-        lines = _copied(source, *words)
+        rows = (_across if "{}" in source else _copied)(source, *words)
+        lines = [f"| {' | '.join(row)} |" for row in rows]
     table = "\n".join(lines).strip()
     return f"<!-- table: {marker[1]} -->\n\n{table}\n\n<!-- end of table -->"
 
 
-def _copied(pattern: str, above: str = "", columns: str = "", rows: str = "") -> list[str]:
-    """Return the lines of a table of reports, with some of its columns and rows."""
-    lines: list[str] = []
+def _copied(pattern: str, above: str = "", columns: str = "", rows: str = "") -> list[list[str]]:
+    """Return the cells of a table of reports, with some of its columns and rows."""
+    found: list[list[str]] = []
     for path in sorted(RESULTS.glob(pattern)):
         head, rule, *body = _find(path, above)
         wanted = _names(columns) or head
@@ -129,35 +128,34 @@ def _copied(pattern: str, above: str = "", columns: str = "", rows: str = "") ->
         if "*" in pattern:
             first = ["record", "---", *[path.parent.name] * (len(picked) - 2)]
             picked = [[cell, *row] for cell, row in zip(first, picked, strict=True)]
-        lines += [f"| {' | '.join(row)} |" for row in (picked[2:] if lines else picked)]
-    if not lines:
+        found += picked[2:] if found else picked
+    if not found:
         raise ValueError(f"results/{pattern}: no such report")
-    return lines
+    return found
 
 
-def _across(pattern: str, above: str, columns: str, rows: str, names: str) -> list[str]:
-    """Return the lines of a table: a row for each first cell, a column for each name."""
+def _across(pattern: str, above: str, columns: str, rows: str, names: str) -> list[list[str]]:
+    """Return the cells of a table: a row for each first cell, a column for each name."""
     wanted, labels = _names(names), _names(rows)
     table = [[_names(columns)[0], *wanted], ["---", *["---:"] * len(wanted)]]
     table += [[label, *[""] * len(wanted)] for label in labels]
     for place, name in enumerate(wanted, start=1):
         path = pattern.replace("{}", name.replace(",", ""))
-        lines = _copied(path, above, columns, rows)[2:]
-        found = {cells[1]: cells[2:] for cells in map(_cells, lines)}
-        if len(lines) != len(labels) or {*found} != {*labels}:
-            raise ValueError(f"results/{path}: expected once each of {labels}, got {[*found]}")
-        for row in table[2:]:
-            value, *more = found[row[0]]
-            row[place] = f"{value} ({', '.join(more)})"
-    return [f"| {' | '.join(row)} |" for row in table]
+        found = [row[1:] for row in _copied(path, above, columns, rows)[2:]]
+        got = [label for label, *_ in found]
+        if sorted(got) != sorted(labels):
+            raise ValueError(f"results/{path}: expected once each of {labels}, got {got}")
+        for label, value, *more in found:
+            table[2 + labels.index(label)][place] = f"{value} ({', '.join(more)})"
+    return table
 
 
 def _find(path: Path, above: str) -> list[list[str]]:
     """Return the cells of the first table with these words in the heading and the line above it."""
     heading, text, table = "", "", list[list[str]]()
     for line in [*path.read_text(encoding="utf-8").splitlines(), ""]:
-        if _ROW.match(line):
-            table.append(_cells(line))
+        if row := _ROW.match(line):
+            table.append([cell.strip() for cell in _CELL.split(row[1])])
             continue
         if table and all(words in f"{heading} {text}" for words in _names(above)):
             return table
@@ -185,10 +183,6 @@ def _ratios(path: Path, base: str, which: str, columns: str, rows: str = "") -> 
                 line[place] += f" ({100 * zeros:.1f} %)" if zeros > 1e-3 else ""
     headers = ["mapping", *(name.partition(": ")[2] or name for name in wanted)]
     return Table("", headers, [[label, *line] for label, line in cells.items()])
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in _CELL.split(line)[1:-1]]
 
 
 def _wanted(label: str, rows: str) -> bool:

@@ -119,7 +119,7 @@ def test_one_run(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_picture_of_a_read(tmp_path: Path) -> None:
-    """Of the model that a run leaves in its folder."""
+    """It shows the model that a run leaves in its folder."""
     tiny = [f"--{name}={value}" for name, value in {**TINY, "task": "flip-flop"}.items()]
     main(["train", f"--output_dir={tmp_path / 'softmax'}", *tiny])
     picture = tmp_path / "read.png"
